@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from core.errors import UserError
+from core.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from core.config import ColumnsConfig
 
 
 @dataclass(frozen=True)
@@ -33,3 +50,118 @@ class Problem:
     """Family or data set it comes from."""
     difficulty: float | None = None
     """A label that grows with difficulty, if the data has one."""
+
+
+def load_problems(location: str, columns: ColumnsConfig) -> list[Problem]:
+    """Read problems from a .jsonl or .parquet file, a folder of them, or `hf://owner/name[/file]`.
+
+    Raises UserError, naming file and row, for what cannot be read, is empty, or lacks a statement.
+    """
+    problems: list[Problem] = []
+    for file in _files(location):
+        table = _read_table(file)
+        for column in (c for c in dataclasses.asdict(columns).values() if c):
+            if column not in table.columns:
+                found = ", ".join(map(str, table.columns))
+                raise UserError(f"{file}: no column {column!r} (it has: {found}); set data.columns")
+        for row, record in enumerate(table.to_dict("records"), start=1):
+            problems.append(_problem(record, columns, f"{file}, row {row}"))
+    if not problems:
+        raise UserError(f"{location}: holds no problems")
+    return problems
+
+
+def _files(location: str) -> list[Path]:
+    if location.startswith("hf://"):
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError
+
+        owner, name, *_ = location.removeprefix("hf://").split("/")
+        try:
+            folder = snapshot_download(f"{owner}/{name}", repo_type="dataset")
+        except (HfHubHTTPError, OSError, httpx.HTTPError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{location}: cannot be fetched from the hub: {reason}") from error
+        path = Path(folder)
+    else:
+        path = Path(location)
+    if path.is_dir():
+        files = sorted(f for f in path.rglob("*") if f.suffix in (".jsonl", ".parquet"))
+        if not files:
+            raise UserError(f"{location}: no .jsonl or .parquet file in it")
+        return files
+    if not path.is_file():
+        raise UserError(f"{location}: no such file")
+    return [path]
+
+
+def _read_table(file: Path) -> pd.DataFrame:
+    try:
+        if file.suffix == ".parquet":
+            return pd.read_parquet(file)
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+        raise UserError(f"{file}: cannot be read: {error}") from error
+    records = []
+    for row, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{file}, row {row}: not JSON: {error}") from error
+        if not isinstance(records[-1], dict):
+            raise UserError(f"{file}, row {row}: expected a JSON object")
+    if not records:
+        raise UserError(f"{file}: is empty")
+    return pd.DataFrame(records)
+
+
+def _problem(record: dict[Any, Any], columns: ColumnsConfig, where: str) -> Problem:
+    def text(column: str | None, default: str = "") -> str:
+        value = record.get(column) if column else None
+        return default if value is None or value != value else str(value)
+
+    statement = text(columns.statement)
+    if not statement.strip():
+        raise UserError(f"{where}: no statement in column {columns.statement!r}")
+    difficulty = text(columns.difficulty)
+    return Problem(
+        name=text(columns.name),
+        statement=statement,
+        header=text(columns.header),
+        informal=text(columns.informal),
+        source=text(columns.source),
+        difficulty=float(difficulty) if difficulty else None,
+    )
+
+
+class ProblemStream:
+    """A seeded order of problems without end; what step s draws is a pure function of (seed, s).
+
+    Step s draws the window that begins at s × stride of an order that shuffles each epoch anew.
+
+    >>> stream = ProblemStream(problems, stride=8, seed=0)     # doctest: +SKIP
+    >>> stream.draw(step=12, count=8)                          # doctest: +SKIP
+    """
+
+    def __init__(self, problems: Sequence[Problem], stride: int, seed: int) -> None:
+        self.problems = list(problems)
+        self.stride = stride
+        self.seed = seed
+
+    def draw(self, step: int, count: int) -> list[Problem]:
+        """The `count` problems that step `step` begins with."""
+        start = step * self.stride
+        return [self._at(position) for position in range(start, start + count)]
+
+    def _at(self, position: int) -> Problem:
+        epoch, index = divmod(position, len(self.problems))
+        return self.problems[
+            _permutation(len(self.problems), derive_seed(self.seed, "epoch", epoch))[index]
+        ]
+
+
+@lru_cache(maxsize=4)
+def _permutation(size: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(size)

@@ -1,0 +1,243 @@
+"""Configuration: config.yaml and key=value overrides, checked against a schema, as one frozen object.
+
+Every value stands in an experiment's config.yaml; nothing has a default in Python. An experiment that
+exposes more choices extends `Config` in its own train.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from core.errors import UserError
+from core.format_checks.thresholds import FormatThresholds
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    folder: str  # everything the run writes
+    on_existing: str  # "refuse", or "replace": delete the folder of an earlier run
+    seed: int
+    steps: int
+    save_every: int  # steps between saved policies; 0: only the last
+    wandb: str  # "auto": online when logged in, else offline; "online", "offline", "disabled"
+    threads: int  # torch threads a process; 0: torch's own choice
+    timeout_minutes: float  # a rank that waits longer for the others ends the job
+
+
+@dataclass(frozen=True)
+class ColumnsConfig:
+    name: str
+    statement: str
+    header: str | None  # null: the file has no such column
+    informal: str | None
+    source: str | None
+    difficulty: str | None
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    train: str  # .jsonl or .parquet file, a folder of them, or a hub data set "hf://owner/name"
+    heldout: str
+    columns: ColumnsConfig
+
+
+@dataclass(frozen=True)
+class PromptConfig:
+    style: str  # "kimina" (the recipe's wording) or "compact"
+    max_tokens: int  # longer prompts are left out, never cut
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    path: str  # Hugging Face folder, or the name of a hub model
+    dtype: str  # "bfloat16", "float32", "float64"
+    attention: str  # transformers' attention implementation for the packed forward pass
+    sharding: str  # "none" (one process), "ddp", "fsdp"
+    activation_checkpointing: bool
+    compile: bool
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    engine: str  # "transformers"
+    prompts: int  # prompts a step, over all ranks
+    group_size: int  # rollouts a prompt
+    max_new_tokens: int  # the response limit
+    temperature: float
+    top_p: float
+    max_rows: int  # sequences decoded at once, a rank
+
+
+@dataclass(frozen=True)
+class LeanConfig:
+    backend: str  # "auto" or "embedded"
+    workers: int  # Lean processes, a rank
+    batch_size: int  # proofs a Lean process reads at once
+    timeout_s: float  # wall clock a proof
+    memory_mb: int
+    max_output_bytes: int
+    cache_entries: int
+    retry_s: float  # pause between canaries while Lean does not answer
+
+
+@dataclass(frozen=True)
+class ErrorFixConfig:
+    fraction: float  # of a step's prompts that come from the cache
+    cache_size: int  # newest failed attempts kept
+    max_errors: int  # errors shown
+    context_lines: int  # code lines before and after the faulty one
+    max_characters: int  # of feedback
+    overlong: str  # "drop" or "cut" feedback beyond that
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    clip_low: float
+    clip_high: float
+    dual_clip: float | None
+    prompts_per_update: int  # a mini-batch of one optimiser update
+    tokens_per_microbatch: int  # packed tokens a forward pass, a rank
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    name: str  # "adamw" or "muon" (matrices by Muon, the rest by AdamW)
+    learning_rate: float
+    matrix_learning_rate: float | None  # Muon's
+    weight_decay: float
+    beta1: float
+    beta2: float
+    max_grad_norm: float
+    schedule: str  # "constant" or "linear" (to zero)
+    warmup_updates: int
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    every: int  # steps; 0: only before the first and after the last
+    problems: int  # held-out problems used before and after training
+    quick_problems: int  # held-out problems used in between
+    samples: int  # completions a problem
+    temperature: float
+    top_p: float
+    error_fix: bool  # also give failed attempts one error-fix turn
+
+
+@dataclass(frozen=True)
+class Config:
+    run: RunConfig
+    data: DataConfig
+    prompt: PromptConfig
+    policy: PolicyConfig
+    rollout: RolloutConfig
+    format: FormatThresholds
+    lean: LeanConfig
+    error_fix: ErrorFixConfig
+    loss: LossConfig
+    optimiser: OptimiserConfig
+    evaluate: EvaluateConfig
+
+
+def parse_arguments(schema: type[C], yaml_file: Path, argv: Sequence[str]) -> tuple[C, bool]:
+    """The command line of every experiment: `[--config FILE] [--dry-run] [key=value …]`."""
+    parser = argparse.ArgumentParser(description="overrides: section.key=value")
+    parser.add_argument(
+        "--config", type=Path, default=yaml_file, help="the YAML file to start from"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="validate and print, then exit")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    arguments = parser.parse_args(argv)
+    config = load_config(schema, arguments.config, arguments.overrides)
+    check_every_key_is_read(schema, yaml_file.parent)
+    return config, arguments.dry_run
+
+
+def load_config(schema: type[C], yaml_file: Path, overrides: Sequence[str]) -> C:
+    """Merge `yaml_file` and `overrides` into `schema`, a frozen dataclass of frozen dataclasses.
+
+    Raises UserError for an unreadable file and for unknown, missing and mistyped keys.
+    """
+    try:
+        layers = [OmegaConf.structured(schema), OmegaConf.load(yaml_file)]
+        for override in overrides:
+            if "=" not in override:
+                raise UserError(f"override {override!r}: expected section.key=value")
+            layers.append(OmegaConf.from_dotlist([override]))
+        merged = OmegaConf.merge(*layers)
+        missing = sorted(OmegaConf.missing_keys(merged))
+        if missing:
+            raise UserError(f"{yaml_file}: missing {', '.join(missing)}")
+        return OmegaConf.to_object(merged)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or getattr(error, "key", None) or "?"
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{yaml_file}, key {key}: {reason}") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{yaml_file}: cannot be read as YAML: {error}") from error
+
+
+def check_every_key_is_read(schema: type, experiment_folder: Path) -> None:
+    """Raise UserError for a key of `schema` that no code of core/ or of the experiment reads."""
+    core_folder = Path(__file__).parent
+    files = [*core_folder.rglob("*.py"), *experiment_folder.glob("*.py")]
+    read = {
+        node.attr
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    for key, _ in _leaves(schema):
+        if key.split(".")[-1] not in read:
+            raise UserError(
+                f"key {key} is read nowhere in core/ or {experiment_folder.name}/: delete it"
+            )
+
+
+def _leaves(schema: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    import typing
+
+    hints = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        kind = hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            yield from _leaves(kind, f"{prefix}{field.name}.")  # type: ignore[arg-type]
+        else:
+            yield prefix + field.name, kind
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """`config` as nested plain values."""
+    return dataclasses.asdict(config)
+
+
+def to_yaml(config: Any) -> str:
+    """`config` as YAML text in the schema's order."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+# Keys that do not change what is learnt: a run folder may be continued or compared across them.
+_NOT_HASHED = {
+    ("run", key) for key in ("folder", "on_existing", "wandb", "threads", "timeout_minutes")
+}
+
+
+def config_hash(config: Any) -> str:
+    """A short hash of every value that changes the numbers of a run."""
+    plain = to_dict(config)
+    for section, key in _NOT_HASHED:
+        plain.get(section, {}).pop(key, None)
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,65 @@
+"""From a problem to prompt token ids, and on to the error-fix turn: the only place with prompt wording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from core.errors import UserError
+from core.problems import Problem
+
+KIMINA_SYSTEM = "You are an expert in mathematics and proving theorems in Lean 4."
+KIMINA_USER = """Think about and solve the following problem step by step in Lean 4.
+# Problem: {informal}
+# Formal Statement:
+```lean4
+{statement}
+```
+"""
+COMPACT_USER = "{informal}\n{statement}"
+_MARK = "\ue000"  # a private-use character that no template contains
+
+
+def problem_messages(problem: Problem, style: str) -> list[dict[str, str]]:
+    """Chat messages that ask for a proof. `style`: "kimina" (the recipe's wording) or "compact"."""
+    if style == "kimina":
+        statement = problem.header + problem.statement
+        user = KIMINA_USER.format(informal=problem.informal, statement=statement.rstrip())
+        return [{"role": "system", "content": KIMINA_SYSTEM}, {"role": "user", "content": user}]
+    if style == "compact":
+        user = COMPACT_USER.format(informal=problem.informal, statement=problem.statement)
+        return [{"role": "user", "content": user}]
+    raise UserError(f"prompt.style={style!r}: must be 'kimina' or 'compact'")
+
+
+def prompt_ids(tokenizer: Any, problem: Problem, style: str) -> tuple[int, ...]:
+    """Token ids of the prompt, up to where the assistant begins to speak."""
+    text = tokenizer.apply_chat_template(
+        problem_messages(problem, style), tokenize=False, add_generation_prompt=True
+    )
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def error_fix_prompt_ids(
+    tokenizer: Any,
+    prompt: Sequence[int],
+    completion: Sequence[int],
+    feedback: str,
+    eos_ids: Sequence[int],
+) -> tuple[int, ...]:
+    """Prompt of the error-fix turn: the ids of the failed attempt, untouched, then the feedback.
+
+    Only the suffix is tokenised: decode → encode is not the identity, and chat templates strip
+    `<think>` from earlier turns. The suffix is what the template puts behind an assistant's words;
+    its end-of-turn token is left out if the completion ends with one already.
+    """
+    messages = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": _MARK},
+        {"role": "user", "content": feedback},
+    ]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    suffix = tokenizer.encode(text.split(_MARK)[1], add_special_tokens=False)
+    if completion and completion[-1] in eos_ids and suffix and suffix[0] in eos_ids:
+        suffix = suffix[1:]
+    return (*prompt, *completion, *suffix)
