@@ -1,0 +1,196 @@
+"""Packing: sequences laid end to end, without padding, into micro-batches under a token budget.
+
+Shapes: T tokens of a micro-batch, S its sequences, C its completion tokens (those the loss sees).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class TrainSequence:
+    """One prompt and completion to train on.
+
+    >>> TrainSequence(
+    ...     token_ids=(5, 6, 7, 8, 2),
+    ...     prompt_length=2,
+    ...     advantage=0.5,
+    ...     sampler_logprobs=(-0.1, -0.7, -0.2),
+    ...     weight=1.0,
+    ... ).completion_length
+    3
+    """
+
+    token_ids: tuple[int, ...]
+    """Prompt ids, then the completion ids as they were sampled."""
+    prompt_length: int
+    """Tokens of the prompt: at least 1."""
+    advantage: float
+    sampler_logprobs: tuple[float, ...]
+    """log π(token) of the sampling engine, one a completion token; empty if there was no engine (demonstrations)."""
+    weight: float
+    """Factor of the loss of all its tokens: 1 as a rule; 0 takes it out of the loss and out of every count."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.prompt_length <= len(self.token_ids):
+            raise ValueError(
+                f"prompt_length {self.prompt_length} of a sequence of {len(self.token_ids)} tokens: "
+                "it must be between 1 and the number of tokens"
+            )
+        if self.sampler_logprobs and len(self.sampler_logprobs) != self.completion_length:
+            raise ValueError(
+                f"{len(self.sampler_logprobs)} sampler log-probs for {self.completion_length} "
+                "completion tokens: give one a token, or none"
+            )
+
+    @property
+    def completion_length(self) -> int:
+        return len(self.token_ids) - self.prompt_length
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Packed sequences on the device, ready for one forward and backward pass.
+
+    Two sequences (5 6 | 7 8) and (9 | 3) with the bar before the completion give tokens_T 5 6 7 8 9 3,
+    positions_T 0 1 2 3 0 1, boundaries 0 4 6, source_C 1 2 4 (the places whose hidden states predict the
+    completion tokens), targets_C 7 8 3, sequence_C 0 0 1.
+    """
+
+    tokens_T: Tensor
+    positions_T: Tensor
+    """Place of the token in its own sequence, from 0."""
+    boundaries: tuple[int, ...]
+    """Cumulated lengths, S + 1 numbers from 0 to T."""
+    source_C: Tensor
+    targets_C: Tensor
+    sequence_C: Tensor
+    """Number of the token's sequence in this micro-batch, 0 to S − 1."""
+    mask_C: Tensor
+    """1 for a token that counts, 0 for one of a dummy or of a sequence of weight 0. Every loss and metric
+    takes its counts from this mask."""
+    weights_C: Tensor
+    advantages_C: Tensor
+    sampler_logprobs_C: Tensor
+    """NaN where the sequence has none, so that a use of what is not there shows."""
+    indices: tuple[int, ...]
+    """Place of each sequence in the list given to `pack`; empty for a dummy."""
+
+    @property
+    def sequence_count(self) -> int:
+        return len(self.boundaries) - 1
+
+
+def split_minibatches(items: Sequence[Item], count: int) -> list[list[Item]]:
+    """Cut a step's items (sequences, or whole groups) in order into `count` parts whose sizes differ by 1 at most.
+
+    >>> split_minibatches([1, 2, 3, 4, 5], 2)
+    [[1, 2, 3], [4, 5]]
+    """
+    if not 1 <= count <= len(items):
+        raise ValueError(
+            f"{count} mini-batches of {len(items)} items: the count must be 1 to the number of items"
+        )
+    size, rest = divmod(len(items), count)
+    starts = [part * size + min(part, rest) for part in range(count + 1)]
+    return [list(items[start:end]) for start, end in zip(starts, starts[1:], strict=False)]
+
+
+def pack(
+    sequences: Sequence[TrainSequence],
+    *,
+    token_budget: int,
+    rank: int,
+    world_size: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> list[MicroBatch]:
+    """This rank's micro-batches of one update, as many as every other rank's.
+
+    sequences: the update's sequences over all ranks, the same list on every rank; the cut is a pure
+    function of it, so no communication is needed. Each micro-batch has at most `token_budget` tokens;
+    loads are balanced, and the k-th micro-batches of all ranks are of similar load, because collectives
+    wait for the slowest. Where there is no sequence left for a rank it gets a dummy, whose mask is 0.
+    dtype: of the mask, weights, advantages and log-probs (the dtype of the policy's log-probs).
+
+    Raises ValueError if there is no sequence, or one is longer than the budget.
+    """
+    bins = _balanced_bins([len(s.token_ids) for s in sequences], token_budget, world_size)
+    mine = bins[rank::world_size]
+    return [_concatenate(sequences, indices, device, dtype) for indices in mine]
+
+
+def completion_tokens(sequences: Sequence[TrainSequence]) -> int:
+    """Number of completion tokens that count in a loss, for token means over an update."""
+    return sum(s.completion_length for s in sequences if s.weight != 0)
+
+
+def _balanced_bins(lengths: list[int], token_budget: int, world_size: int) -> list[list[int]]:
+    """The fewest bins (a multiple of world_size) that longest-first, least-loaded filling keeps in budget."""
+    if not lengths:
+        raise ValueError("no sequence to pack: an update needs at least one (is every rollout censored?)")
+    longest = max(range(len(lengths)), key=lengths.__getitem__)
+    if lengths[longest] > token_budget:
+        raise ValueError(
+            f"sequence {longest} has {lengths[longest]} tokens, the token budget of a micro-batch is "
+            f"{token_budget}: set it to at least the prompt limit plus the response limit"
+        )
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    rounds = -(-sum(lengths) // (token_budget * world_size))
+    while True:
+        loads = [(0, number) for number in range(rounds * world_size)]
+        bins: list[list[int]] = [[] for _ in loads]
+        for index in order:
+            load, number = heapq.heappop(loads)
+            bins[number].append(index)
+            heapq.heappush(loads, (load + lengths[index], number))
+        if max(loads)[0] <= token_budget:
+            heaviest_first = sorted(loads, key=lambda entry: (-entry[0], entry[1]))
+            return [sorted(bins[number]) for _, number in heaviest_first]
+        rounds += 1
+
+
+def _concatenate(
+    sequences: Sequence[TrainSequence], indices: list[int], device: torch.device, dtype: torch.dtype
+) -> MicroBatch:
+    dummy = not indices
+    if dummy:  # the shortest real input that has a completion token: one token predicting itself
+        token = sequences[0].token_ids[0]
+        chosen = [TrainSequence((token, token), 1, 0.0, (), 0.0)]
+    else:
+        chosen = [sequences[index] for index in indices]
+    boundaries, source, sequence_of = [0], [], []
+    for number, one in enumerate(chosen):
+        start = boundaries[-1]
+        source.extend(range(start + one.prompt_length - 1, start + len(one.token_ids) - 1))
+        sequence_of.extend([number] * one.completion_length)
+        boundaries.append(start + len(one.token_ids))
+    sequence_C = torch.tensor(sequence_of, dtype=torch.long)
+    source_C = torch.tensor(source, dtype=torch.long)
+    tokens_T = torch.tensor([token for one in chosen for token in one.token_ids], dtype=torch.long)
+    weights_S = torch.tensor([one.weight for one in chosen], dtype=dtype)
+    advantages_S = torch.tensor([one.advantage for one in chosen], dtype=dtype)
+    absent = float("nan")
+    sampler = [x for s in chosen for x in (s.sampler_logprobs or [absent] * s.completion_length)]
+    return MicroBatch(
+        tokens_T=tokens_T.to(device),
+        positions_T=torch.cat([torch.arange(len(one.token_ids)) for one in chosen]).to(device),
+        boundaries=tuple(boundaries),
+        source_C=source_C.to(device),
+        targets_C=tokens_T[source_C + 1].to(device),
+        sequence_C=sequence_C.to(device),
+        mask_C=(weights_S != 0).to(dtype)[sequence_C].to(device),
+        weights_C=weights_S[sequence_C].to(device),
+        advantages_C=advantages_S[sequence_C].to(device),
+        sampler_logprobs_C=torch.tensor(sampler, dtype=dtype).to(device),
+        indices=() if dummy else tuple(indices),
+    )

@@ -1,0 +1,154 @@
+"""The policy: loading a causal language model, cutting it over ranks, its log-probs, its parameters, saving it.
+
+Shapes: T packed tokens of a micro-batch, C its completion tokens, H hidden size.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
+
+from core.attention import PackedLayout
+from core.config import PolicyConfig
+from core.errors import UserError
+from core.losses.logprobs import naive_logprobs
+from core.packing import MicroBatch
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+
+
+class Policy(nn.Module):
+    """A Hugging Face causal language model whose forward pass gives log-probs, not logits."""
+
+    def __init__(self, causal_lm: Any, *, replicated: bool) -> None:
+        super().__init__()
+        self.causal_lm = causal_lm
+        self.replicated = replicated
+        """Every rank holds all parameters and `finish_gradients` has to sum their gradients."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def logprob_dtype(self) -> torch.dtype:
+        """float32, or float64 for a float64 model: what losses are computed in."""
+        return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+
+    def forward(
+        self, microbatch: MicroBatch, temperature: float, entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        hidden_1TH = self.causal_lm.model(
+            input_ids=microbatch.tokens_T[None],
+            position_ids=microbatch.positions_T[None],
+            attention_mask=None,
+            use_cache=False,
+            layout=PackedLayout.of(microbatch.boundaries, microbatch.tokens_T.device),
+        ).last_hidden_state
+        hidden_CH = hidden_1TH[0].index_select(0, microbatch.source_C)
+        head_VH = self.causal_lm.lm_head.weight
+        return naive_logprobs(
+            hidden_CH, head_VH, microbatch.targets_C, temperature=temperature, entropy=entropy
+        )
+
+
+def policy_logprobs(
+    policy: Policy, microbatch: MicroBatch, *, temperature: float, entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """log π(token) of the micro-batch's completion tokens at the sampling temperature, and the entropies of
+    their distributions if asked for: two tensors [C], in nats, differentiable."""
+    return policy(microbatch, temperature, entropy)
+
+
+def load_policy(config: PolicyConfig) -> Policy:
+    """The model in folder `config.path`, on this rank's device, cut as `config.sharding` says.
+
+    Gradients are always *summed* over ranks, never averaged, so losses carry no factor for their number
+    (D = 1), and a step has the same numbers for any number of processes:
+    - "none": one process.
+    - "ddp": every rank holds all parameters; `finish_gradients` sums their gradients, once an update.
+    - "fsdp": FSDP2; parameters are kept in float32 (float64 if that is the dtype), gathered and computed with
+      in `config.dtype`; gradients are reduced in float32.
+    """
+    if config.dtype not in DTYPES:
+        raise UserError(f"policy.dtype {config.dtype!r}: expected one of {', '.join(DTYPES)}")
+    if config.sharding not in ("none", "ddp", "fsdp"):
+        raise UserError(f"policy.sharding {config.sharding!r}: expected none, ddp or fsdp")
+    if config.sharding == "none" and _world_size() > 1:
+        raise UserError(f"policy.sharding none with {_world_size()} processes: use ddp or fsdp")
+    compute = DTYPES[config.dtype]
+    storage = torch.promote_types(compute, torch.float32) if config.sharding == "fsdp" else compute
+    causal_lm = AutoModelForCausalLM.from_pretrained(
+        config.path, dtype=storage, attn_implementation=config.attention, local_files_only=True
+    )
+    if config.activation_checkpointing:
+        causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
+    causal_lm.train()
+    if config.compile:
+        for layer in causal_lm.model.layers:
+            layer.compile(dynamic=True)
+    if torch.cuda.is_available():
+        causal_lm.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))))
+    policy = Policy(causal_lm, replicated=config.sharding == "ddp")
+    if config.sharding == "fsdp":
+        _shard(policy, compute)
+    return policy
+
+
+def _shard(policy: Policy, compute: torch.dtype) -> None:
+    if not dist.is_initialized():
+        backend = "nccl" if policy.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    tied = policy.causal_lm.config.tie_word_embeddings
+    mesh = dist.init_device_mesh(policy.device.type, (dist.get_world_size(),))
+    reduce = torch.promote_types(compute, torch.float32)
+    precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce)
+    for module in [*policy.causal_lm.model.layers, policy]:
+        fully_shard(module, mesh=mesh, mp_policy=precision)
+    for module in policy.modules():
+        if isinstance(module, FSDPModule):  # sums, as losses are scaled for the whole update
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
+    causal_lm = policy.causal_lm
+    assert not tied or causal_lm.lm_head.weight is causal_lm.model.embed_tokens.weight, (
+        "sharding untied the head from the embedding"
+    )
+
+
+def full_parameters(policy: Policy) -> Iterator[tuple[str, Tensor]]:
+    """(name in the Hugging Face model, whole tensor) of every parameter, one at a time; collective under fsdp.
+
+    A tied head comes once, as the embedding.
+    """
+    for name, parameter in policy.causal_lm.named_parameters():
+        whole = parameter.detach()
+        yield name, whole.full_tensor() if isinstance(whole, DTensor) else whole
+
+
+def save_policy(policy: Policy, tokenizer: Any, folder: Path) -> None:
+    """Write model (safetensors, in the dtype it computes in) and tokenizer as a Hugging Face folder.
+
+    To be called on every rank; the first writes. An interrupted write leaves no half-written `folder`.
+    """
+    state = {name: tensor.to("cpu", copy=True) for name, tensor in full_parameters(policy)}
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        partial = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        policy.causal_lm.save_pretrained(partial, state_dict=state)
+        tokenizer.save_pretrained(partial)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1

@@ -1,0 +1,136 @@
+"""The optimiser's update: gradients summed over ranks and clipped, learning rates, metrics, a guard against NaN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from core.config import OptimiserConfig
+from core.errors import UserError
+from core.losses.drgrpo import Stats
+from core.packing import MicroBatch
+from core.policy import Policy
+
+
+class Optimiser:
+    """AdamW, or Muon for the layers' matrices beside AdamW for all else, with the rate given at each step."""
+
+    def __init__(self, optimisers: Sequence[torch.optim.Optimizer]) -> None:
+        self.optimisers = list(optimisers)
+        self.base_rates = [[group["lr"] for group in one.param_groups] for one in self.optimisers]
+
+    def step(self, rate_factor: float) -> None:
+        """One update at `rate_factor` times the configured learning rates; then the gradients are dropped."""
+        for one, rates in zip(self.optimisers, self.base_rates, strict=True):
+            for group, rate in zip(one.param_groups, rates, strict=True):
+                group["lr"] = rate * rate_factor
+            one.step()
+            one.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [one.state_dict() for one in self.optimisers]
+
+    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
+        for one, saved in zip(self.optimisers, state, strict=True):
+            one.load_state_dict(saved)
+
+
+def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:
+    """config.name "adamw", or "muon": the layers' matrices by Muon at matrix_learning_rate, all else by AdamW.
+
+    Weight decay spares vectors (norm weights). Muon: Jordan et al. 2024; it needs whole matrices, so not fsdp.
+    """
+    parameters = list(policy.causal_lm.named_parameters())
+    matrices = [p for name, p in parameters if p.ndim == 2 and ".layers." in name]
+    if config.name == "muon":
+        if any(isinstance(p, DTensor) for p in matrices):
+            raise UserError("optimiser.name muon needs whole matrices: use policy.sharding none or ddp")
+        if config.matrix_learning_rate is None:
+            raise UserError("optimiser.matrix_learning_rate is missing: muon needs one (0.02, say)")
+        in_muon = {id(p) for p in matrices}
+        rest = [p for _, p in parameters if id(p) not in in_muon]
+        muon = torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=config.weight_decay)
+        return Optimiser([muon, _adamw(rest, config)])
+    if config.name != "adamw":
+        raise UserError(f"optimiser.name {config.name!r}: expected adamw or muon")
+    return Optimiser([_adamw([p for _, p in parameters], config)])
+
+
+def _adamw(parameters: list[nn.Parameter], config: OptimiserConfig) -> torch.optim.AdamW:
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    betas = (config.beta1, config.beta2)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
+
+
+def rate_factor(config: OptimiserConfig, update: int, total_updates: int) -> float:
+    """Factor of the learning rate at `update` (counted from 0): warm-up, then constant or linear to zero.
+
+    Warm-up of 4 gives 1/4, 2/4, 3/4, 1; the linear schedule's last update has 1/total of the rest, so no
+    update is ever spent at rate 0.
+    """
+    if config.schedule not in ("constant", "linear"):
+        raise UserError(f"optimiser.schedule {config.schedule!r}: expected constant or linear")
+    if update < config.warmup_updates:
+        return (update + 1) / config.warmup_updates
+    if config.schedule == "constant":
+        return 1.0
+    return (total_updates - update) / (total_updates - config.warmup_updates)
+
+
+@torch.no_grad()
+def finish_gradients(policy: Policy, max_norm: float) -> float:
+    """Sum the gradients over replicas (one all-reduce an update), clip their global norm, return it unclipped."""
+    gradients = [p.grad for p in policy.parameters() if p.grad is not None]
+    if policy.replicated and dist.is_initialized() and dist.get_world_size() > 1:
+        flat = torch.cat([g.flatten() for g in gradients])
+        dist.all_reduce(flat)
+        parts = flat.split([g.numel() for g in gradients])
+        torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(parts, gradients, strict=True)])
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def reduce_stats(stats: Sequence[Stats]) -> dict[str, float]:
+    """Metrics of an update from those of this rank's micro-batches, over all ranks: sums, maxima, token means."""
+    names = sorted(stats[0])
+    device = stats[0][names[0]].device
+    table = torch.stack([torch.stack([one[name].double() for name in names]) for one in stats])
+    is_max = torch.tensor([name.endswith("/max") for name in names], device=device)
+    sums, maxima = table.sum(0), table.amax(0)
+    if dist.is_initialized():
+        dist.all_reduce(sums)
+        dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
+    values = dict(zip(names, torch.where(is_max, maxima, sums).tolist(), strict=True))
+    tokens = values["tokens/sum"] if "tokens/sum" in values else 1.0
+    return {
+        name: value / max(tokens, 1.0) if name.endswith("/mean") else value for name, value in values.items()
+    }
+
+
+class NonFinite(RuntimeError):
+    """A loss or gradient became infinite or NaN; the message names the file with the batch that did it."""
+
+
+def guard_finite(loss: float, grad_norm: float, microbatches: Sequence[MicroBatch], folder: Path) -> None:
+    """Stop the run before a non-finite update: save this rank's micro-batches in `folder`, raise NonFinite.
+
+    loss and grad_norm are those of all ranks, so every rank stops.
+    """
+    if math.isfinite(loss) and math.isfinite(grad_norm):
+        return
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"non_finite_rank{rank}.pt"
+    torch.save([asdict(one) for one in microbatches], file)
+    raise NonFinite(f"loss {loss}, gradient norm {grad_norm}; the update's batch is in {file}")
