@@ -17,8 +17,20 @@ def main() -> int:
         file = Path(folder) / "file.lean"
         file.write_text("prelude import Prelude " + code)
         run = subprocess.run(
-            [sys.executable, "-I", "-S", str(WORKER_FILE), "run", str(library.shared), "-Dlinter.all=false", "-DautoImplicit=false", str(file)],
-            env={"LEAN_PATH": str(library.compiled)}, cwd=folder, timeout=60
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                str(WORKER_FILE),
+                "run",
+                str(library.shared),
+                "-Dlinter.all=false",
+                "-DautoImplicit=false",
+                str(file),
+            ],
+            env={"LEAN_PATH": str(library.compiled)},
+            cwd=folder,
+            timeout=60,
         )
     return run.returncode
 

@@ -64,9 +64,25 @@ def _compile_prelude(shared: Path, cache: Path, compiled: Path) -> None:
     try:
         source = shutil.copy(PRELUDE_FILE, private)
         target = private / "Prelude.olean"
-        command = [sys.executable, "-I", "-S", str(WORKER_FILE), "run", str(shared), source, "-o", str(target)]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(WORKER_FILE),
+            "run",
+            str(shared),
+            source,
+            "-o",
+            str(target),
+        ]
         run = subprocess.run(
-            command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, env={}
+            command,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            stdin=subprocess.DEVNULL,
+            env={},
+            cwd=private,
         )
         if run.returncode != 0 or not target.is_file():
             raise ValueError(
