@@ -8,7 +8,7 @@ symbol such as `∑'` may come in pieces, but never swallows a comment or a stri
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -45,207 +45,35 @@ class Token(NamedTuple):
 COMMENT_KINDS = frozenset({TokenKind.LINE_COMMENT, TokenKind.BLOCK_COMMENT, TokenKind.DOC_COMMENT})
 
 KEYWORDS = frozenset(
-    [
-        "_",
-        "Prop",
-        "Sort",
-        "Type",
-        "abbrev",
-        "at",
-        "attribute",
-        "axiom",
-        "by",
-        "calc",
-        "class",
-        "coinductive_fixpoint",
-        "csimp",
-        "dbg_trace",
-        "declare_syntax_cat",
-        "decreasing_by",
-        "def",
-        "deriving",
-        "do",
-        "else",
-        "elab",
-        "elab_rules",
-        "end",
-        "erase",
-        "example",
-        "export",
-        "extends",
-        "finally",
-        "for",
-        "forall",
-        "from",
-        "fun",
-        "have",
-        "haveI",
-        "haveI'",
-        "hiding",
-        "if",
-        "import",
-        "in",
-        "inductive",
-        "inductive_fixpoint",
-        "infix",
-        "infixl",
-        "infixr",
-        "init_quot",
-        "initialize",
-        "instance",
-        "include",
-        "irreducible_def",
-        "let",
-        "let!",
-        "letI",
-        "letI'",
-        "lemma",
-        "local",
-        "local_instance",
-        "macro",
-        "macro_rules",
-        "match",
-        "mut",
-        "mutual",
-        "namespace",
-        "nofun",
-        "nomatch",
-        "noncomputable",
-        "nonrec",
-        "notation",
-        "omit",
-        "opaque",
-        "open",
-        "partial",
-        "partial_fixpoint",
-        "postfix",
-        "prefix",
-        "prelude",
-        "private",
-        "protected",
-        "public",
-        "return",
-        "run_cmd",
-        "run_elab",
-        "run_meta",
-        "scoped",
-        "section",
-        "set_option",
-        "show",
-        "sorry",
-        "structure",
-        "suffices",
-        "syntax",
-        "then",
-        "theorem",
-        "try",
-        "unless",
-        "universe",
-        "unsafe",
-        "until",
-        "using",
-        "variable",
-        "where",
-        "while",
-        "with",
-        "λ",
-    ]
+    """
+    _ Prop Sort Type abbrev at attribute axiom by calc class coinductive_fixpoint
+    dbg_trace declare_syntax_cat decreasing_by def deriving do else elab elab_rules end
+    export extends finally for forall from fun have haveI haveI' hiding if import in
+    inductive inductive_fixpoint infix infixl infixr init_quot initialize instance include
+    let let! letI letI' lemma local example
+    macro macro_rules match mut mutual namespace nofun nomatch noncomputable
+    nonrec notation omit opaque open partial partial_fixpoint postfix prefix prelude private
+    protected public return run_cmd run_elab run_meta scoped section set_option show sorry
+    structure suffices syntax then theorem try unless universe unsafe until using variable where
+    while with λ
+    """.split()  # noqa: SIM905
 )
 
-# Symbols of more than one character, of Lean's own parsers, Init and Mathlib. Longest first.
-_LONG_SYMBOLS = sorted(
-    [
-        ":=",
-        "=>",
-        "->",
-        "<-",
-        "<=",
-        ">=",
-        "!=",
-        "==",
-        "===",
-        "&&",
-        "||",
-        "++",
-        "::",
-        "^^",
-        "++=",
-        "..",
-        "...",
-        "..=",
-        "<<",
-        ">>",
-        "<<<",
-        ">>>",
-        "|||",
-        "&&&",
-        "^^^",
-        "<|",
-        "|>",
-        "|>.",
-        "<|>",
-        "<;>",
-        "$>",
-        "<$",
-        "<$>",
-        "<*>",
-        "*>",
-        "<*",
-        ">>=",
-        "=<<",
-        ">=>",
-        "<=<",
-        "<&>",
-        "//",
-        "@[",
-        "#[",
-        "%[",
-        "@&",
-        "-/",
-        "⁻¹",
-        "⁻¹'",
-        "''",
-        "∃!",
-        "×ˢ",
-        "∑'",
-        "∏'",
-        "|-",
-        "<+",
-        "<+:",
-        "<:+",
-        "<:+:",
-        "~~~",
-        "~~",
-        "=~",
-        "??",
-        "!!",
-        "##",
-        "[|",
-        "|]",
-        "⟨|",
-        "|⟩",
-        "→ₗ",
-        "→+",
-        "→*",
-        "→+*",
-        "→₀",
-        "→ₐ",
-        "≃ₗ",
-        "≃+",
-        "≃*",
-        "≃+*",
-        "≃ₐ",
-        "∘ₗ",
-        "••",
-        "ᵒᵖ",
-        "==>",
-        "$[",
-        ".(",
-        ",*",
-    ],
-    key=len,
-    reverse=True,
-)
+# Symbols of more than one character: Lean's own, Init's and those of Mathlib that hold a `'`.
+_LONG_SYMBOLS = """
+    := => -> <- <= >= != == === && || ++ :: ^^ .. ... << >> <<< >>> ||| &&& ^^^ <| |> |>. <|> <;>
+    $> <$ <$> <*> *> <* >>= =<< >=> <=< <&> // @[ #[ %[ @& -/ ⁻¹ ⁻¹' '' ∑' ∏' |- <+ <+: <:+ <:+:
+    ~~~ ?? !! [| |] ⟨| |⟩ $[ .(
+    """.split()  # noqa: SIM905
+
+
+def _longest_match(symbols: list[str]) -> str:
+    """A pattern for the longest of `symbols` at a position: one branch a first character."""
+    rests: dict[str, list[str]] = {}
+    for symbol in sorted(symbols, key=len, reverse=True):
+        rests.setdefault(symbol[0], []).append(re.escape(symbol[1:]))
+    return "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in rests.items())
+
 
 _ID_FIRST = (
     "A-Za-z_\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u017f\u0391-\u039f\u03a1\u03a2\u03a4-\u03ba"
@@ -253,31 +81,43 @@ _ID_FIRST = (
 )
 _ID_REST = _ID_FIRST + "0-9'!?\u2080-\u2089\u2090-\u209c\u1d62-\u1d6a\u2c7c"
 _ID_PART = f"(?:[{_ID_FIRST}][{_ID_REST}]*+|«[^»]*+»)"
+_NEVER_LEAN = (
+    "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f"
+    "\u3000\ufeff\ud800-\udfff"
+)
+_LONG_FIRST = re.escape("".join({symbol[0] for symbol in _LONG_SYMBOLS}))
 
-# The groups are tried in this order at each position; the names of the last four say what
-# `_Scanner` has to read on from there.
+# What may stand at a position, tried in this order. The last four only open a token; `_spans`
+# reads on to the mark that closes it.
 _NEXT = re.compile(
     rf"""
-    (?P<space>      [ \t\r\n]++)
-  | (?P<raw>        r\#*+")
-  | (?P<name>       {_ID_PART}(?:\.{_ID_PART})*+ | \#[a-z_]++)
-  | (?P<number>     0[xX][0-9a-fA-F_]++ | 0[bB][01_]++ | 0[oO][0-7_]++
-                  | [0-9](?:_*[0-9])*+ (?:\.[0-9](?:_*[0-9])*+)? (?:[eE][-+]?[0-9]++)?)
-  | (?P<char>       '(?:\\(?:x..|u....|.)|[^\\'])')
-  | (?P<bad>        [\x00-\x1f\x7f-\x9f\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000
-                     \ufeff\ud800-\udfff] | '(?!'))
-  | (?P<comment>    --[^\n]*+)
-  | (?P<block>      /-)
-  | (?P<quote>      ")
-  | (?P<unclosed>   «)
-  | (?P<symbol>     {"|".join(map(re.escape, _LONG_SYMBOLS))} | .)
+    (?P<space>         [ \t\r\n]++)
+  | (?P<single>        [^{_ID_FIRST}{_NEVER_LEAN}0-9«{{}}"/{_LONG_FIRST}])
+  | (?P<interpolating> (?:s!|m!|f!|throwError|dbg_trace)(?![{_ID_REST}]|\.[{_ID_FIRST}«]))
+  | (?P<raw>           r\#*+")
+  | (?P<name>          {_ID_PART}(?:\.{_ID_PART})*+ | \#[a-z_]++)
+  | (?P<index>         (?<=[^.]\.)[0-9]++)
+  | (?P<number>        0[xX][0-9a-fA-F_]++ | 0[bB][01_]++ | 0[oO][0-7_]++
+                     | [0-9](?:_*[0-9])*+ (?:\.[0-9](?:_*[0-9])*+)?+ (?:[eE][-+]?[0-9]++)?+)
+  | (?P<char>          '(?:\\(?:x..|u....|.)|[^\\'])')
+  | (?P<bad>           [{_NEVER_LEAN}] | '(?!'))
+  | (?P<comment>       --[^\n]*+)
+  | (?P<block>         /-)
+  | (?P<quote>         ")
+  | (?P<unclosed>      «)
+  | (?P<symbol>        {_longest_match(_LONG_SYMBOLS)} | .)
     """,
     re.VERBOSE | re.DOTALL,
 )
+_GROUP = _NEXT.groupindex
 _KIND_OF_GROUP = {
-    _NEXT.groupindex[group]: kind
-    for group, kind in {
+    _GROUP[name]: kind
+    for name, kind in {
         "space": TokenKind.WHITESPACE,
+        "single": TokenKind.SYMBOL,
+        "interpolating": TokenKind.IDENTIFIER,
+        "name": TokenKind.IDENTIFIER,
+        "index": TokenKind.NUMBER,
         "number": TokenKind.NUMBER,
         "char": TokenKind.CHAR,
         "bad": TokenKind.ERROR,
@@ -285,38 +125,36 @@ _KIND_OF_GROUP = {
         "symbol": TokenKind.SYMBOL,
     }.items()
 }
-_NAME, _SYMBOL = _NEXT.groupindex["name"], _NEXT.groupindex["symbol"]
-_FIELD_INDEX = re.compile(r"[0-9]+")
+_PLAIN_GROUPS = frozenset(
+    _GROUP[name] for name in ("space", "single", "interpolating", "name", "index", "number")
+)
+_SPACE, _INTERPOLATING, _SYMBOL = _GROUP["space"], _GROUP["interpolating"], _GROUP["symbol"]
 _BLOCK_EDGE = re.compile(r"-/|/-")
 _STRING_REST = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _INTERPOLATED_REST = re.compile(r'[^"\\{]*+(?:\\.[^"\\{]*+)*+["{]', re.DOTALL)
-_INTERPOLATING = frozenset({"s!", "m!", "f!", "throwError", "dbg_trace"})
 
 
-def _end_of_block_comment(source: str, start: int) -> int | None:
-    """Offset behind the `-/` that closes the `/-` at `start`, nested ones counted; None if none."""
-    depth = 1
-    for edge in _BLOCK_EDGE.finditer(source, start + 2):
-        depth += 1 if edge.group() == "/-" else -1
-        if depth == 0:
-            return edge.end()
-    return None
-
-
-def iter_tokens(source: str) -> Iterator[Token]:
-    """The tokens of `source` one after another; `tokenize` for callers that may stop early."""
-    position, line, line_start, length = 0, 1, 0, len(source)
+def _spans(source: str, *, plain: bool) -> Iterator[tuple[TokenKind, int, int]]:
+    """Kind, start and end of each token; without `plain`, only of those that quote other text
+    (comments, strings, characters, names with `«»`) and of errors."""
+    has_quoted_names = "«" in source
+    position, length = 0, len(source)
     match_next = _NEXT.match
-    previous = ""  # the last token that is neither white space nor comment
-    # One entry for each interpolated string we are inside of: open `{` of the term so far.
-    braces: list[int] = []
+    interpolating = False  # the last token that is neither space nor comment was `s!` or its like
+    braces: list[int] = []  # per interpolated string around us: open `{` of the term so far
     while position < length:
         match = match_next(source, position)
         assert match is not None
         group = match.lastindex
         end = match.end()
-        if group == _SYMBOL:
+        if group in _PLAIN_GROUPS:
+            if group != _SPACE:
+                interpolating = group == _INTERPOLATING
+            if plain or (has_quoted_names and "«" in match.group()):
+                yield _KIND_OF_GROUP[group], position, end
+        elif group == _SYMBOL:
             kind = TokenKind.SYMBOL
+            interpolating = False
             if braces and (text := match.group()) in "{}":
                 if text == "{":
                     braces[-1] += 1
@@ -326,28 +164,18 @@ def iter_tokens(source: str) -> Iterator[Token]:
                     kind, end = _string_rest(source, position + 1, _INTERPOLATED_REST)
                     if source[end - 1] != "{":
                         braces.pop()
-        elif group == _NAME:
-            kind = TokenKind.IDENTIFIER
-            text = match.group()
-            if text in KEYWORDS or text[0] == "#":
-                kind = TokenKind.KEYWORD
-        elif group in _KIND_OF_GROUP:
-            kind = _KIND_OF_GROUP[group]
-            if kind is TokenKind.NUMBER and previous == "." and source[position - 1] == ".":
-                index = _FIELD_INDEX.match(source, position)  # `h.1.2` is h, first, second
-                assert index is not None
-                end = index.end()
+            if plain or kind is not TokenKind.SYMBOL:
+                yield kind, position, end
         else:
-            kind, end = _long_token(source, position, match, previous)
-            if kind is TokenKind.STRING and source[end - 1] == "{":
-                braces.append(0)
-        text = source[position:end]
-        yield Token(kind, text, position, end, line, position - line_start)
-        if kind is not TokenKind.WHITESPACE and kind not in COMMENT_KINDS:
-            previous = text
-        if "\n" in text:
-            line += text.count("\n")
-            line_start = source.rindex("\n", position, end) + 1
+            if group in _KIND_OF_GROUP:
+                kind = _KIND_OF_GROUP[group]
+            else:
+                kind, end = _long_token(source, position, match, interpolating)
+                if interpolating and kind is TokenKind.STRING and source[end - 1] == "{":
+                    braces.append(0)
+            if kind not in COMMENT_KINDS:
+                interpolating = False
+            yield kind, position, end
         position = end
 
 
@@ -357,27 +185,37 @@ def _string_rest(source: str, start: int, rest: re.Pattern[str]) -> tuple[TokenK
 
 
 def _long_token(
-    source: str, position: int, match: re.Match[str], previous: str
+    source: str, position: int, match: re.Match[str], interpolating: bool
 ) -> tuple[TokenKind, int]:
     """Kind and end of the token that `match` opens and that only a closing mark ends."""
-    group = match.lastgroup
-    if group == "block":
-        end = _end_of_block_comment(source, position)
-        if end is None:
-            return TokenKind.ERROR, len(source)
-        is_doc = source[position + 2] in "-!"
-        return (TokenKind.DOC_COMMENT if is_doc else TokenKind.BLOCK_COMMENT), end
-    if group == "raw":
-        closing = '"' + "#" * (len(match.group()) - 2)
+    if match.lastgroup == "block":
+        depth = 1
+        for edge in _BLOCK_EDGE.finditer(source, position + 2):
+            depth += 1 if edge.group() == "/-" else -1
+            if depth == 0:
+                is_doc = source[position + 2] in "-!"
+                return (TokenKind.DOC_COMMENT if is_doc else TokenKind.BLOCK_COMMENT), edge.end()
+    elif match.lastgroup == "raw":
+        closing = '"' + "#" * (match.end() - position - 2)
         found = source.find(closing, match.end())
-        if found < 0:
-            return TokenKind.ERROR, len(source)
-        return TokenKind.STRING, found + len(closing)
-    if group == "quote":
-        rest = _INTERPOLATED_REST if previous in _INTERPOLATING else _STRING_REST
-        return _string_rest(source, position + 1, rest)
-    assert group == "unclosed"
+        if found >= 0:
+            return TokenKind.STRING, found + len(closing)
+    elif match.lastgroup == "quote":
+        return _string_rest(source, position + 1, _INTERPOLATED_REST if interpolating else _STRING_REST)
     return TokenKind.ERROR, len(source)
+
+
+def iter_tokens(source: str) -> Iterator[Token]:
+    """The tokens of `source` one after another; `tokenize` for callers that may stop early."""
+    line, line_start = 1, 0
+    for kind, start, end in _spans(source, plain=True):
+        text = source[start:end]
+        if kind is TokenKind.IDENTIFIER and (text in KEYWORDS or text[0] == "#"):
+            kind = TokenKind.KEYWORD
+        yield Token(kind, text, start, end, line, start - line_start)
+        if kind is not TokenKind.SYMBOL and "\n" in text:
+            line += text.count("\n")
+            line_start = source.rindex("\n", start, end) + 1
 
 
 def tokenize(source: str) -> list[Token]:
@@ -401,23 +239,43 @@ def significant_tokens(source: str) -> Iterator[Token]:
     )
 
 
+_VISIBLE = re.compile(r"[^\n]")
+
+
+def _blank(source: str, spans: Iterable[tuple[int, int]]) -> str:
+    """`source` with each character of the spans but the line ends replaced by a space."""
+    pieces, position = [], 0
+    for start, end in spans:
+        pieces += [source[position:start], _VISIBLE.sub(" ", source[start:end])]
+        position = end
+    pieces.append(source[position:])
+    return "".join(pieces)
+
+
+def comment_spans(source: str) -> list[tuple[int, int]]:
+    """Start and end of each comment, doc comments too; an unclosed one reaches to the end.
+
+    >>> comment_spans("a -- b")
+    [(2, 6)]
+    """
+    return [
+        (start, end)
+        for kind, start, end in _spans(source, plain=False)
+        if kind in COMMENT_KINDS or (kind is TokenKind.ERROR and source.startswith("/-", start))
+    ]
+
+
 def strip_comments(source: str) -> str:
     """`source` with each comment character but the line ends replaced by a space.
 
-    What remains has the line and column that it had. An unclosed comment is one to the end.
+    What remains has the line and column that it had.
 
     >>> strip_comments("a /- b\\nc -/ d")
     'a     \\n     d'
     """
-    pieces = []
-    for token in iter_tokens(source):
-        if token.kind in COMMENT_KINDS or is_unclosed_comment(token):
-            pieces.append("\n".join(" " * len(part) for part in token.text.split("\n")))
-        else:
-            pieces.append(token.text)
-    return "".join(pieces)
+    return _blank(source, comment_spans(source))
 
 
-def is_unclosed_comment(token: Token) -> bool:
-    """Whether `token` is the rest of a source whose last block comment never ends."""
-    return token.kind is TokenKind.ERROR and token.text.startswith("/-")
+def mask_quoted(source: str) -> str:
+    """`strip_comments` that blanks strings, characters and `«»` names as well: code words only."""
+    return _blank(source, ((start, end) for _, start, end in _spans(source, plain=False)))
