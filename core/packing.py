@@ -13,6 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from core.rollout import Rollout
+
 Item = TypeVar("Item")
 
 
@@ -103,6 +105,25 @@ def split_minibatches(items: Sequence[Item], count: int) -> list[list[Item]]:
     size, rest = divmod(len(items), count)
     starts = [part * size + min(part, rest) for part in range(count + 1)]
     return [list(items[start:end]) for start, end in zip(starts, starts[1:], strict=False)]
+
+
+def train_sequences(
+    rollouts_B: Sequence[Rollout], advantages_B: Sequence[float | None], updates: int
+) -> list[list[TrainSequence]]:
+    """A step's rollouts as the sequences of each of its `updates` mini-batches, groups kept whole and in order.
+
+    Censored rollouts (advantage None) are left out, and so are those of advantage 0: their gradient is
+    exactly 0 and the loss's normaliser does not count them, so only time is saved. A list may be empty.
+    """
+    groups: dict[str, list[TrainSequence]] = {}
+    for rollout, advantage in zip(rollouts_B, advantages_B, strict=True):
+        members = groups.setdefault(rollout.request.group, [])
+        if advantage:
+            prompt = rollout.request.prompt_ids
+            ids = (*prompt, *rollout.completion_ids)
+            members.append(TrainSequence(ids, len(prompt), advantage, rollout.sampler_logprobs, 1.0))
+    parts = split_minibatches(list(groups.values()), updates)
+    return [[sequence for members in part for sequence in members] for part in parts]
 
 
 def pack(
