@@ -1,0 +1,226 @@
+"""Families of tiny theorems: each draws a random sequent, hypotheses first, goal last."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from experiments.drgrpo_tiny.formulas import (
+    Formula,
+    conjunction,
+    disjunction,
+    equivalence,
+    implication,
+    negation,
+)
+
+Sequent = tuple[dict[str, str], tuple[Formula, ...], Formula]
+"""Sort of each free symbol, hypotheses, goal."""
+
+P, Q, R, S, T, U = (Formula(letter) for letter in "pqrstu")
+_PROPS = (P, Q, R, S, T, U)
+
+
+def _sequent(sort_of: dict[str, str], hypotheses: Sequence[Formula], goal: Formula) -> Sequent:
+    used = {head for formula in (*hypotheses, goal) for head in formula.heads()}
+    return {s: sort for s, sort in sort_of.items() if s in used}, tuple(hypotheses), goal
+
+
+def _propositional(hypotheses: Sequence[Formula], goal: Formula) -> Sequent:
+    return _sequent(dict.fromkeys("pqrstu", "Prop"), hypotheses, goal)
+
+
+def _tree(
+    rng: random.Random, leaves: Sequence[Formula], join: Callable[[Formula, Formula], Formula]
+) -> Formula:
+    """A random bracketing of `leaves` in their order."""
+    if len(leaves) == 1:
+        return leaves[0]
+    cut = rng.randint(1, len(leaves) - 1)
+    return join(_tree(rng, leaves[:cut], join), _tree(rng, leaves[cut:], join))
+
+
+def _distracted(rng: random.Random, sequent: Sequent, chance: float) -> Sequent:
+    """The sequent, by chance with one more hypothesis that its proof does not need."""
+    _, hypotheses, goal = sequent
+    if rng.random() >= chance:
+        return sequent
+    a, b = rng.sample(_PROPS, 2)
+    shapes = [conjunction(a, b), disjunction(a, b), implication(a, b), equivalence(a, b), a]
+    extra = rng.choice([*shapes, negation(a)])
+    return _propositional([*hypotheses, extra], goal)
+
+
+def conj(rng: random.Random) -> Sequent:
+    """Take conjunctions apart and join their parts in another shape."""
+    atoms = list(_PROPS[: rng.randint(2, 4)])
+    leaves = [negation(a) if rng.random() < 0.12 else a for a in atoms]
+    cut = rng.randint(1, len(leaves))
+    groups = [g for g in (leaves[:cut], leaves[cut:]) if g]
+    hypotheses = [_tree(rng, group, conjunction) for group in groups]
+    wanted = rng.sample(leaves, rng.randint(1, min(3, len(leaves))))
+    return _propositional(hypotheses, _tree(rng, wanted, conjunction))
+
+
+def imp(rng: random.Random) -> Sequent:
+    """Follow a chain of implications, past a distractor or two."""
+    length = rng.randint(1, 4)
+    chain = _PROPS[: length + 1]
+    links = [implication(a, b) for a, b in pairwise(chain)]
+    rest = _PROPS[length + 1 :]
+    if length >= 2 and rng.random() < 0.35:
+        at = rng.randrange(1, length)
+        extra = chain[rng.randrange(at)]
+        joined = conjunction(chain[at], extra)
+        links[at] = (
+            implication(joined, chain[at + 1])
+            if rng.random() < 0.5
+            else implication(extra, implication(chain[at], chain[at + 1]))
+        )
+    if rest and rng.random() < 0.4:
+        other = rng.choice(chain)
+        links.append(implication(other, rest[0]) if rng.random() < 0.6 else implication(rest[0], other))
+    if rng.random() < 0.3:
+        return _propositional(links, implication(chain[0], chain[-1]))
+    return _propositional([chain[0], *links], chain[-1])
+
+
+def _disj(rng: random.Random) -> Sequent:
+    """Introduce and eliminate disjunctions."""
+    kind = rng.randrange(6)
+    if kind == 0:
+        return _propositional([P], _tree(rng, rng.sample([P, Q, R], 3), disjunction))
+    if kind == 1:
+        side = conjunction(P, R) if rng.random() < 0.5 else conjunction(R, P)
+        goal = disjunction(P, Q) if rng.random() < 0.5 else disjunction(Q, P)
+        return _propositional([side], goal)
+    left, right = P, Q
+    hypotheses: list[Formula] = []
+    if kind == 2:
+        return _propositional([disjunction(P, Q), implication(P, R), implication(Q, R)], R)
+    if kind in (3, 4):
+        new = [R, S]
+        for index in range(rng.randint(0, 2)):
+            hypotheses.append(implication((P, Q)[index], new[index]))
+            if index == 0:
+                left = R
+            else:
+                right = S
+    if kind == 5:
+        pairs = [conjunction(P, R), conjunction(Q, R)]
+        if rng.random() < 0.5:
+            pairs[0] = conjunction(R, P)
+        goal = R if rng.random() < 0.5 else disjunction(Q, P)
+        return _propositional([disjunction(*pairs)], goal)
+    goal = disjunction(right, left) if rng.random() < 0.6 else disjunction(left, right)
+    if rng.random() < 0.25:
+        goal = disjunction(goal, T)
+    return _propositional([disjunction(P, Q), *hypotheses], goal)
+
+
+def disj(rng: random.Random) -> Sequent:
+    """Introduce and eliminate disjunctions."""
+    return _distracted(rng, _disj(rng), chance=0.6)
+
+
+def _neg(rng: random.Random) -> Sequent:
+    """Refute: contrapositives, double negation, contradiction."""
+    length = rng.randint(1, 3)
+    chain = _PROPS[: length + 1]
+    links = [implication(a, b) for a, b in pairwise(chain)]
+    kind = rng.randrange(5)
+    if kind == 0:
+        return _propositional([*links, negation(chain[-1])], negation(P))
+    if kind == 1:
+        return _propositional([*links[1:], P, implication(P, chain[1])], negation(negation(chain[-1])))
+    if kind == 2:
+        clash = links[: length - 1]
+        goal = _PROPS[length] if rng.random() < 0.5 else disjunction(T, U)
+        return _propositional([P, *clash, negation(chain[length - 1])], goal)
+    if kind == 3:
+        inner = disjunction(P, Q) if rng.random() < 0.5 else disjunction(P, conjunction(Q, R))
+        side = inner.args[rng.randrange(2)]
+        goal = negation(side)
+        if rng.random() < 0.3:
+            goal = conjunction(negation(inner.args[1]), negation(inner.args[0]))
+        return _propositional([negation(inner)], goal)
+    pair = conjunction(P, negation(Q)) if rng.random() < 0.5 else conjunction(negation(Q), P)
+    if rng.random() < 0.5:
+        return _propositional([pair], negation(implication(P, Q)))
+    goal = negation(conjunction(P, Q) if rng.random() < 0.5 else conjunction(Q, P))
+    return _propositional([negation(rng.choice([P, Q]))], goal)
+
+
+def neg(rng: random.Random) -> Sequent:
+    """Refute: contrapositives, double negation, contradiction."""
+    return _distracted(rng, _neg(rng), chance=0.6)
+
+
+def iff(rng: random.Random) -> Sequent:
+    """Use equivalences in either direction; prove them from two implications."""
+    length = rng.randint(1, 3)
+    chain = _PROPS[: length + 1]
+    links = []
+    for a, b in pairwise(chain):
+        links.append(equivalence(a, b) if rng.random() < 0.5 else equivalence(b, a))
+    if length >= 2 and rng.random() < 0.3:
+        links[0] = implication(chain[0], chain[1])
+        return _propositional([chain[0], *links], chain[-1])
+    kind = rng.random()
+    if kind < 0.2:
+        a, b = chain[0], chain[1]
+        return _propositional([implication(a, b), implication(b, a)], equivalence(a, b))
+    if kind < 0.35 and length <= 2:
+        return _propositional(links, implication(chain[0], chain[-1]))
+    if kind < 0.5:
+        goal = conjunction(chain[-1], chain[0]) if rng.random() < 0.5 else disjunction(chain[-1], T)
+        return _propositional([chain[0], *links], goal)
+    if kind < 0.6:
+        return _propositional([*links, negation(chain[-1])], negation(chain[0]))
+    return _propositional([chain[0], *links], chain[-1])
+
+
+def _mix(rng: random.Random) -> Sequent:
+    """Several connectives at once."""
+    kind = rng.randrange(5)
+    if kind == 0:
+        first = conjunction(P, Q) if rng.random() < 0.5 else conjunction(Q, P)
+        link = implication(P, R) if rng.random() < 0.6 else equivalence(R, P)
+        goal = rng.choice([R, conjunction(R, Q), conjunction(Q, R), disjunction(R, S)])
+        return _propositional([first, link], goal)
+    if kind == 1:
+        pair = [implication(P, Q), implication(Q, R)]
+        goal = rng.choice([R, conjunction(R, P), conjunction(Q, R)])
+        rng.shuffle(pair)
+        return _propositional([conjunction(*pair), P], goal)
+    if kind == 2:
+        link = implication(disjunction(P, Q), R)
+        start = rng.choice([P, Q])
+        extra = rng.choice([start, conjunction(start, S), conjunction(S, start)])
+        return _propositional([link, extra], rng.choice([R, disjunction(R, T), disjunction(T, R)]))
+    if kind == 3:
+        link = implication(conjunction(P, Q), R)
+        if rng.random() < 0.5:
+            return _propositional([link], implication(P, implication(Q, R)))
+        return _propositional([link, Q], implication(P, rng.choice([R, conjunction(R, Q)])))
+    link = implication(P, conjunction(Q, R))
+    goal = rng.choice([Q, R, conjunction(R, Q), conjunction(R, P), disjunction(R, S)])
+    start = rng.choice([P, conjunction(P, T), conjunction(T, P)])
+    return _propositional([link, start], goal)
+
+
+def mix(rng: random.Random) -> Sequent:
+    """Several connectives at once."""
+    return _distracted(rng, _mix(rng), chance=0.6)
+
+
+FAMILIES: dict[str, tuple[Callable[[random.Random], Sequent], int]] = {
+    "conj": (conj, 3),
+    "imp": (imp, 3),
+    "disj": (disj, 2),
+    "neg": (neg, 2),
+    "iff": (iff, 3),
+    "mix": (mix, 2),
+}
+"""Family → its generator and its weight in the stream."""

@@ -1,0 +1,113 @@
+"""Formulas of the tiny theorems: one immutable tree, its Lean text, its English text, renaming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A head applied to arguments; an atom has none. Binders hold their variable as an atom.
+
+    >>> p, q = Formula("p"), Formula("q")
+    >>> Formula("→", (Formula("And", (p, q)), p)).lean()
+    'And p q → p'
+    """
+
+    head: str
+    args: tuple[Formula, ...] = ()
+
+    def lean(self) -> str:
+        """Lean source without outer parentheses."""
+        if not self.args:
+            return self.head
+        if self.head == "→":
+            left, right = self.args
+            bracketed = left.head in ("→", "∀")
+            return f"{f'({left.lean()})' if bracketed else left.lean()} → {right.lean()}"
+        if self.head == "∀":
+            variable, sort, body = self.args
+            return f"∀ ({variable.head} : {sort.head}), {body.lean()}"
+        if self.head == "Exists":
+            variable, body = self.args
+            return f"Exists (fun {variable.head} => {body.lean()})"
+        return " ".join([self.head, *(argument.lean_argument() for argument in self.args)])
+
+    def lean_argument(self) -> str:
+        """Lean source fit to stand as an argument."""
+        return f"({self.lean()})" if self.args else self.lean()
+
+    def english(self) -> str:
+        """A reading in words; compound parts stand in parentheses."""
+        if not self.args:
+            return self.head
+        if self.head == "∀":
+            return f"for all {self.args[0].head}, {self.args[2].english()}"
+        if self.head == "Exists":
+            return f"for some {self.args[0].head}, {self.args[1].english()}"
+        words = {"And": "and", "Or": "or", "→": "implies", "Iff": "iff", "Eq": "equals"}
+        if self.head in words:
+            left, right = (argument.english_part() for argument in self.args)
+            return f"{left} {words[self.head]} {right}"
+        if self.head == "Not":
+            return f"not {self.args[0].english_part()}"
+        return self.lean()
+
+    def english_part(self) -> str:
+        compound = self.head in ("And", "Or", "→", "Iff", "Eq", "∀", "Exists")
+        return f"({self.english()})" if compound else self.english()
+
+    def rename(self, names: Mapping[str, str]) -> Formula:
+        """The formula with every head replaced that `names` maps (free, bound, predicate alike)."""
+        arguments = tuple(argument.rename(names) for argument in self.args)
+        return Formula(names.get(self.head, self.head), arguments)
+
+    def substitute(self, variable: str, term: Formula) -> Formula:
+        """The formula with the atom `variable` replaced; bound names are never reused inside."""
+        if not self.args:
+            return term if self.head == variable else self
+        arguments = tuple(argument.substitute(variable, term) for argument in self.args)
+        return self if arguments == self.args else Formula(self.head, arguments)
+
+    def heads(self) -> Iterator[str]:
+        """Every head in reading order."""
+        yield self.head
+        for argument in self.args:
+            yield from argument.heads()
+
+
+FALSE = Formula("False")
+ZERO = Formula("0")
+
+
+def conjunction(left: Formula, right: Formula) -> Formula:
+    return Formula("And", (left, right))
+
+
+def disjunction(left: Formula, right: Formula) -> Formula:
+    return Formula("Or", (left, right))
+
+
+def implication(left: Formula, right: Formula) -> Formula:
+    return Formula("→", (left, right))
+
+
+def negation(inner: Formula) -> Formula:
+    return Formula("Not", (inner,))
+
+
+def equivalence(left: Formula, right: Formula) -> Formula:
+    return Formula("Iff", (left, right))
+
+
+def equality(left: Formula, right: Formula) -> Formula:
+    return Formula("Eq", (left, right))
+
+
+def every(variable: str, sort: str, body: Formula) -> Formula:
+    return Formula("∀", (Formula(variable), Formula(sort), body))
+
+
+def some(variable: str, body: Formula) -> Formula:
+    return Formula("Exists", (Formula(variable), body))

@@ -1,0 +1,171 @@
+"""Seeded theorems for the embedded Lean: families, difficulty, English text, disjoint splits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from core.problems import Problem
+from experiments.drgrpo_tiny.families import FAMILIES, Sequent
+from experiments.drgrpo_tiny.formulas import Formula
+from experiments.drgrpo_tiny.prover import Proof, prove
+
+LETTERS = {
+    "Prop": "pqrstu",
+    "α → Prop": "PQRS",
+    "Nat → Prop": "PQRS",
+    "α → α": "fg",
+    "Nat → Nat": "fg",
+    "α": "abcde",
+    "Nat": "nmkij",
+    "bound": "xyz",
+}
+"""Names that a renaming draws from, by sort."""
+_DECLARED = [sort for sort in LETTERS if sort != "bound"]  # the order of binders in a statement
+MAX_INFERENCES = 7
+MAX_STATEMENT = 150  # characters
+_MAX_MISSES = 50_000  # candidates in a row without a new statement: the families are exhausted
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """A statement as formulas: `h1 … hk` prove `hypotheses`; `sorts` maps each free symbol."""
+
+    name: str
+    family: str
+    sorts: dict[str, str]
+    hypotheses: tuple[Formula, ...]
+    goal: Formula
+    difficulty: int
+    """Inferences in the shortest proof that the search found."""
+
+    def named_hypotheses(self) -> list[tuple[str, Formula]]:
+        return [(f"h{index}", formula) for index, formula in enumerate(self.hypotheses, start=1)]
+
+    def individuals(self) -> list[str]:
+        """Terms that a ∀ can be instantiated with and an Exists witnessed by."""
+        named = [symbol for symbol, sort in self.sorts.items() if sort in ("α", "Nat")]
+        text = " ".join(formula.lean() for formula in (*self.hypotheses, self.goal))
+        literals = sorted({digit for digit in text if digit.isdigit()})
+        return named + ["0", "1", "2"][: 3 if literals and self.family == "nat" else 0]
+
+    def statement(self) -> str:
+        """`theorem NAME (binders) : goal :=`, one line."""
+        parts = [f"theorem {self.name}"]
+        used = set(self.sorts.values())
+        if any("α" in sort for sort in used):
+            parts.append("(α : Type)")
+        for sort in _DECLARED:
+            names = [symbol for symbol in LETTERS[sort] if self.sorts.get(symbol) == sort]
+            if names:
+                parts.append(f"({' '.join(names)} : {sort})")
+        parts += [f"({name} : {formula.lean()})" for name, formula in self.named_hypotheses()]
+        return f"{' '.join(parts)} : {self.goal.lean()} :="
+
+    def informal(self) -> str:
+        """The statement in English."""
+        goal = self.goal.english()
+        if not self.hypotheses:
+            return f"Show that {goal}."
+        return f"If {', '.join(f.english() for f in self.hypotheses)}, then {goal}."
+
+    def problem(self) -> Problem:
+        return Problem(
+            name=self.name,
+            statement=self.statement(),
+            header="",
+            informal=self.informal(),
+            source=self.family,
+            difficulty=float(self.difficulty),
+        )
+
+    def prove(self, rng: random.Random) -> Proof:
+        """A proof; `rng` breaks ties, so two calls may differ."""
+        proof = prove(self.named_hypotheses(), self.goal, self.individuals(), rng)
+        assert proof is not None, f"{self.name} was proved when it was generated"
+        return proof
+
+    def renamed(self, rng: random.Random) -> Theorem:
+        """The same theorem in other letters, bound ones included."""
+        names: dict[str, str] = {}
+        for sort in LETTERS:
+            symbols = [symbol for symbol, its_sort in self.sorts.items() if its_sort == sort]
+            names |= dict(zip(symbols, rng.sample(LETTERS[sort], len(symbols)), strict=True))
+        names |= dict(zip("xyz", rng.sample("xyz", 3), strict=True))
+        return Theorem(
+            name=self.name,
+            family=self.family,
+            sorts={names[symbol]: sort for symbol, sort in self.sorts.items()},
+            hypotheses=tuple(formula.rename(names) for formula in self.hypotheses),
+            goal=self.goal.rename(names),
+            difficulty=self.difficulty,
+        )
+
+
+def canonical(hypotheses: tuple[Formula, ...], goal: Formula, symbols: set[str]) -> str:
+    """A text that two statements share if and only if they differ in names alone.
+
+    `symbols` are the free ones; bound x, y, z are renamed too. Numbered by first occurrence.
+    """
+    names: dict[str, str] = {}
+    for formula in (*hypotheses, goal):
+        for head in formula.heads():
+            if head in symbols or head in ("x", "y", "z"):
+                names.setdefault(head, f"#{len(names)}")
+    return " ; ".join(formula.rename(names).lean() for formula in (*hypotheses, goal))
+
+
+def theorems(seed: int, taken: set[str]) -> Iterator[Theorem]:
+    """An endless stream of theorems, families in turn, none with a canonical form in `taken`.
+
+    Adds each one's form to `taken`. A family without new statements drops out; raises ValueError
+    when all have.
+    """
+    rng = random.Random(seed)
+    counts = dict.fromkeys(FAMILIES, 0)
+    active = [family for family, (_, weight) in FAMILIES.items() for _ in range(weight)]
+    while active:
+        family = rng.choice(active)
+        theorem = _fresh(family, counts[family], rng, taken)
+        if theorem is None:
+            active = [other for other in active if other != family]
+            continue
+        counts[family] += 1
+        yield theorem
+    raise ValueError("every family is exhausted: ask for fewer theorems")
+
+
+def _fresh(family: str, index: int, rng: random.Random, taken: set[str]) -> Theorem | None:
+    make: Callable[[random.Random], Sequent] = FAMILIES[family][0]
+    for _ in range(2_000):
+        sorts, hypotheses, goal = make(rng)
+        hypotheses = tuple(rng.sample(hypotheses, len(hypotheses)))
+        form = canonical(hypotheses, goal, set(sorts))
+        if form in taken or goal in hypotheses or len(set(hypotheses)) < len(hypotheses):
+            continue
+        name = f"{family}{index:04d}"
+        theorem = Theorem(name, family, sorts, hypotheses, goal, difficulty=0).renamed(rng)
+        proof = prove(theorem.named_hypotheses(), theorem.goal, theorem.individuals(), rng)
+        if proof is None or not 1 <= proof.inferences() <= MAX_INFERENCES:
+            continue
+        if len(theorem.statement()) > MAX_STATEMENT:
+            continue
+        taken.add(form)
+        return Theorem(
+            theorem.name,
+            family,
+            theorem.sorts,
+            theorem.hypotheses,
+            theorem.goal,
+            difficulty=proof.inferences(),
+        )
+    return None
+
+
+def split(seed: int, train: int, heldout: int) -> tuple[list[Theorem], list[Theorem]]:
+    """`train` and `heldout` theorems, all distinct up to renaming, from one shuffled stream."""
+    stream = theorems(seed, taken=set())
+    drawn = [next(stream) for _ in range(train + heldout)]
+    random.Random(seed + 1).shuffle(drawn)
+    return drawn[heldout:], drawn[:heldout]
