@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import hashlib
 import json
+import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,16 +154,19 @@ class Config:
 
 
 def parse_arguments(schema: type[C], yaml_file: Path, argv: Sequence[str]) -> tuple[C, bool]:
-    """The command line of every experiment: `[--config FILE] [--dry-run] [key=value …]`."""
+    """The command line of every experiment: `[--config FILE] [--dry-run] [key=value …]`.
+
+    Raises UserError for whatever is wrong with the configuration.
+    """
     parser = argparse.ArgumentParser(description="overrides: section.key=value")
-    parser.add_argument(
-        "--config", type=Path, default=yaml_file, help="the YAML file to start from"
-    )
+    parser.add_argument("--config", type=Path, default=yaml_file, help="the YAML file to start from")
     parser.add_argument("--dry-run", action="store_true", help="validate and print, then exit")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_args(argv)
     config = load_config(schema, arguments.config, arguments.overrides)
     check_every_key_is_read(schema, yaml_file.parent)
+    if isinstance(config, Config):
+        check_config(config)
     return config, arguments.dry_run
 
 
@@ -202,14 +206,10 @@ def check_every_key_is_read(schema: type, experiment_folder: Path) -> None:
     }
     for key, _ in _leaves(schema):
         if key.split(".")[-1] not in read:
-            raise UserError(
-                f"key {key} is read nowhere in core/ or {experiment_folder.name}/: delete it"
-            )
+            raise UserError(f"key {key} is read nowhere in core/ or {experiment_folder.name}/: delete it")
 
 
 def _leaves(schema: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    import typing
-
     hints = typing.get_type_hints(schema)
     for field in dataclasses.fields(schema):
         kind = hints[field.name]
@@ -217,6 +217,45 @@ def _leaves(schema: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(kind, f"{prefix}{field.name}.")  # type: ignore[arg-type]
         else:
             yield prefix + field.name, kind
+
+
+def check_config(config: Config) -> None:
+    """Raise UserError for values that contradict each other."""
+    rollout, loss, run = config.rollout, config.loss, config.run
+    longest = config.prompt.max_tokens + rollout.max_new_tokens
+    rules = (
+        (run.steps >= 1, f"run.steps={run.steps}: a run of no steps; must be at least 1"),
+        (
+            0 <= config.error_fix.fraction <= 1,
+            f"error_fix.fraction={config.error_fix.fraction}: must be between 0 and 1",
+        ),
+        (
+            loss.prompts_per_update >= 1 and rollout.prompts % loss.prompts_per_update == 0,
+            f"rollout.prompts={rollout.prompts} is no multiple of "
+            f"loss.prompts_per_update={loss.prompts_per_update}: every update needs as many prompts",
+        ),
+        (
+            rollout.group_size >= 2,
+            f"rollout.group_size={rollout.group_size}: a group of one has no baseline; at least 2",
+        ),
+        (
+            loss.tokens_per_microbatch >= longest,
+            f"loss.tokens_per_microbatch={loss.tokens_per_microbatch} cannot hold one sequence of "
+            f"prompt.max_tokens + rollout.max_new_tokens = {longest}",
+        ),
+        (rollout.temperature > 0, f"rollout.temperature={rollout.temperature}: must be above 0"),
+        (
+            rollout.top_p == 1.0,
+            f"rollout.top_p={rollout.top_p}: must be 1.0; the loss's log-probs know no nucleus",
+        ),
+        (
+            config.evaluate.samples >= 1 and config.evaluate.problems >= 1,
+            "evaluate.samples and evaluate.problems must be at least 1",
+        ),
+    )
+    for holds, message in rules:
+        if not holds:
+            raise UserError(message)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -230,9 +269,7 @@ def to_yaml(config: Any) -> str:
 
 
 # Keys that do not change what is learnt: a run folder may be continued or compared across them.
-_NOT_HASHED = {
-    ("run", key) for key in ("folder", "on_existing", "wandb", "threads", "timeout_minutes")
-}
+_NOT_HASHED = {("run", key) for key in ("folder", "on_existing", "wandb", "threads", "timeout_minutes")}
 
 
 def config_hash(config: Any) -> str:

@@ -19,7 +19,7 @@ from core.errors import UserError
 from core.seeds import derive_seed
 
 if TYPE_CHECKING:
-    from core.config import ColumnsConfig
+    from core.config import ColumnsConfig, Config
 
 
 @dataclass(frozen=True)
@@ -137,18 +137,17 @@ def _problem(record: dict[Any, Any], columns: ColumnsConfig, where: str) -> Prob
 
 
 class ProblemStream:
-    """A seeded order of problems without end; what step s draws is a pure function of (seed, s).
+    """A seeded order of problems without end; what a step draws is a pure function of (seed, step).
 
-    Step s draws the window that begins at s × stride of an order that shuffles each epoch anew.
-
-    >>> stream = ProblemStream(problems, stride=8, seed=0)     # doctest: +SKIP
-    >>> stream.draw(step=12, count=8)                          # doctest: +SKIP
+    Step s draws the window that begins at s × stride of an order that shuffles each epoch anew. The
+    stride is the number of fresh problems in a step whose error-fix cache is full.
     """
 
-    def __init__(self, problems: Sequence[Problem], stride: int, seed: int) -> None:
+    def __init__(self, problems: Sequence[Problem], config: Config) -> None:
         self.problems = list(problems)
-        self.stride = stride
-        self.seed = seed
+        self.seed = config.run.seed
+        fresh = config.rollout.prompts - round(config.rollout.prompts * config.error_fix.fraction)
+        self.stride = max(fresh, 1)
 
     def draw(self, step: int, count: int) -> list[Problem]:
         """The `count` problems that step `step` begins with."""
@@ -157,9 +156,7 @@ class ProblemStream:
 
     def _at(self, position: int) -> Problem:
         epoch, index = divmod(position, len(self.problems))
-        return self.problems[
-            _permutation(len(self.problems), derive_seed(self.seed, "epoch", epoch))[index]
-        ]
+        return self.problems[_permutation(len(self.problems), derive_seed(self.seed, "epoch", epoch))[index]]
 
 
 @lru_cache(maxsize=4)

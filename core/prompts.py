@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from transformers import AutoTokenizer, GenerationConfig
+
 from core.errors import UserError
 from core.problems import Problem
 
@@ -18,6 +20,24 @@ KIMINA_USER = """Think about and solve the following problem step by step in Lea
 """
 COMPACT_USER = "{informal}\n{statement}"
 _MARK = "\ue000"  # a private-use character that no template contains
+
+
+def load_tokenizer(path: str) -> tuple[Any, tuple[int, ...]]:
+    """The tokenizer in a model folder, and every id that ends a turn (generation config and tokenizer)."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"policy.path {path}: no tokenizer can be loaded from it: {reason}") from error
+    if tokenizer.chat_template is None:
+        raise UserError(f"policy.path {path}: its tokenizer has no chat template")
+    eos = {tokenizer.eos_token_id}
+    try:
+        configured = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:
+        configured = None
+    eos |= set(configured if isinstance(configured, list) else [configured])
+    return tokenizer, tuple(sorted(id for id in eos if id is not None))
 
 
 def problem_messages(problem: Problem, style: str) -> list[dict[str, str]]:

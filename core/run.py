@@ -51,7 +51,7 @@ class HasRun(Protocol):
 
 def launch(
     schema: type,
-    script: str,
+    yaml_file: Path,
     train: Callable[[Any, Run], None],
     dry_run: Callable[[Any, Run], None],
 ) -> None:
@@ -60,9 +60,8 @@ def launch(
     A UserError becomes one line on stderr and exit code 2.
     """
     try:
-        yaml_file = Path(script).with_name("config.yaml")
         config, dry = parse_arguments(schema, yaml_file, sys.argv[1:])
-        with Run(config, experiment=Path(script).parent.name) as run:
+        with Run(config, experiment=yaml_file.resolve().parent.name) as run:
             (dry_run if dry else train)(config, run)
     except UserError as error:
         if int(os.environ.get("RANK", 0)) == 0:
@@ -86,6 +85,7 @@ class Run:
         self.seconds: dict[str, float] = {}
         self.console = Console(stderr=False, soft_wrap=True, quiet=self.rank != 0)
         self._wandb: Any = None
+        self._at_exit = contextlib.ExitStack()
         if torch.cuda.is_available():
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
             torch.cuda.set_device(self.device)
@@ -102,7 +102,12 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
+    def on_exit(self, close: Callable[[], None]) -> None:
+        """Call `close` when the run ends, however it ends."""
+        self._at_exit.callback(close)
+
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._at_exit.close()
         if self._wandb is not None:
             self._wandb.finish(exit_code=0 if error is None else 1)
         if dist.is_initialized() and error is None:
@@ -223,9 +228,7 @@ class Run:
 
         Call it on every rank; rank 0 writes.
         """
-        seconds = {
-            f"seconds/{name.replace(' ', '_')}": value for name, value in self.seconds.items()
-        }
+        seconds = {f"seconds/{name.replace(' ', '_')}": value for name, value in self.seconds.items()}
         self.seconds = {}
         if self.rank != 0:
             return

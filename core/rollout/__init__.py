@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from core.errors import UserError
 from core.problems import Problem
+
+if TYPE_CHECKING:
+    from core.config import Config
+    from core.run import Run
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,32 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(
-        self, requests: Sequence[RolloutRequest], max_new_tokens: int, temperature: float, top_p: float
+        self,
+        requests: Sequence[RolloutRequest],
+        max_new_tokens: int,
+        temperature: float,
+        top_p: float,
     ) -> Iterator[Rollout]:
         """Sample each request once; rollouts are yielded as they finish, in any order."""
         ...
 
     def close(self) -> None: ...
+
+
+def make_engine(
+    config: Config, model_config: Any, tokenizer: Any, eos_ids: Sequence[int], run: Run
+) -> RolloutEngine:
+    """The engine that `rollout.engine` names, on this rank's device."""
+    if config.rollout.engine != "transformers":
+        raise UserError(f"rollout.engine={config.rollout.engine!r}: must be 'transformers'")
+    from core.rollout.transformers_engine import TransformersEngine
+
+    return TransformersEngine(
+        model_config,
+        tokenizer,
+        eos_ids,
+        dtype=getattr(torch, config.policy.dtype),
+        device=run.device,
+        seed=config.run.seed,
+        max_rows=config.rollout.max_rows,
+    )

@@ -1,0 +1,109 @@
+"""What is written down of a step: metrics under their glossary names, and one flat row a rollout."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from core.format_checks import format_counters
+from core.lean.verdict import Verdict
+from core.rewards import ScoredRollout
+
+
+def rollout_metrics(
+    scored_B: Sequence[ScoredRollout], advantages_B: Sequence[float | None]
+) -> dict[str, float]:
+    """Rewards, verdicts, lengths and format errors of a step; every share is of all B rollouts."""
+    count = len(scored_B)
+    rewards = [s.reward for s in scored_B if s.reward is not None]
+    verdicts = Counter(s.result.verdict for s in scored_B if s.result is not None)
+    lengths = [len(s.rollout.completion_ids) for s in scored_B]
+    truncated = sum(s.rollout.finish_reason == "length" for s in scored_B)
+    metrics = {
+        "reward/mean": _mean(rewards),
+        "reward/censored": float(count - len(rewards)),
+        "reward/useful": _mean([bool(a) for a in advantages_B]),
+        "format/errors": _mean([not s.format.passed for s in scored_B]),
+        "rollout/length/mean": _mean(lengths),
+        "rollout/length/max": float(max(lengths)),
+        "rollout/truncated": truncated / count,
+    }
+    for turn in (0, 1):
+        judged = [s for s in scored_B if s.rollout.request.turn == turn and s.reward is not None]
+        if judged:
+            metrics[f"reward/mean/turn_{turn}"] = _mean([s.reward for s in judged])
+    metrics |= {f"lean/{verdict.value}": float(verdicts[verdict]) for verdict in Verdict}
+    counters = format_counters([(s.format, s.rollout.request.turn) for s in scored_B])
+    return metrics | {name: float(value) for name, value in counters.items()}
+
+
+def mean_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Metrics of a step's updates, averaged over the updates that took place, and their number."""
+    names = updates[0] if updates else {}
+    means = {name: _mean([metrics[name] for metrics in updates]) for name in names}
+    return means | {"update/count": float(len(updates))}
+
+
+def rollout_rows(
+    scored_B: Sequence[ScoredRollout], advantages_B: Sequence[float | None], tokenizer: Any, step: int
+) -> list[dict[str, Any]]:
+    """One flat row a rollout, for parquet."""
+    rows = []
+    for scored, advantage in zip(scored_B, advantages_B, strict=True):
+        rollout, result = scored.rollout, scored.result
+        request = rollout.request
+        rows.append(
+            {
+                "step": step,
+                "group": request.group,
+                "turn": request.turn,
+                "problem": request.problem.name,
+                "source": request.problem.source,
+                "statement": request.problem.statement,
+                "prompt": tokenizer.decode(request.prompt_ids),
+                "completion": rollout.text,
+                "prompt_tokens": len(request.prompt_ids),
+                "completion_tokens": len(rollout.completion_ids),
+                "finish_reason": rollout.finish_reason,
+                "format_passed": scored.format.passed,
+                "format_report": json.dumps(
+                    [[f.kind, f.line, f.column, f.value, f.message] for f in scored.format.findings]
+                ),
+                "verdict": result.verdict.value if result else None,
+                "verdict_rule": result.rule if result else None,
+                "lean_messages": json.dumps(
+                    [[m.severity, m.line, m.column, m.text] for m in result.messages] if result else [],
+                    ensure_ascii=False,
+                ),
+                "lean_seconds": result.seconds if result else None,
+                "reward": scored.reward,
+                "advantage": advantage,
+            }
+        )
+    return rows
+
+
+def step_line(step: int, metrics: dict[str, float], seconds: dict[str, float]) -> str:
+    """The line a person reads of a step."""
+    verdicts = " ".join(
+        f"{v.value} {metrics[f'lean/{v.value}']:.0f}" for v in Verdict if metrics[f"lean/{v.value}"]
+    )
+    clock = " ".join(f"{name} {value:.1f}s" for name, value in seconds.items())
+    turns = "".join(
+        f" {name} {metrics[key]:.2f}"
+        for name, key in (("fresh", "reward/mean/turn_0"), ("fix", "reward/mean/turn_1"))
+        if key in metrics
+    )
+    return (
+        f"step {step:>4} | reward {metrics['reward/mean']:.3f}{turns}"
+        f" | format errors {metrics['format/errors']:.3f}"
+        f" | length {metrics['rollout/length/mean']:.0f}"
+        f" | {verdicts or 'no verdicts'} | {clock}"
+    )
+
+
+def _mean(values: Sequence[Any]) -> float:
+    return sum(map(float, values)) / len(values) if values else math.nan

@@ -1,0 +1,129 @@
+"""What a run shows for itself: a table before and after training, and its curves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import pandas as pd
+from rich.table import Table
+
+from core.evaluate import (
+    Estimate,
+    Outcome,
+    estimate,
+    evaluation_metrics,
+    fix_against_again,
+    paired_difference,
+    pass_rates,
+)
+from core.metrics import rollout_rows, step_line
+from core.rewards import ScoredRollout
+from core.run import Run
+
+_CURVES = (
+    ("reward", {"reward/mean": "all", "reward/mean/turn_0": "fresh", "reward/mean/turn_1": "error-fix"}),
+    ("held-out pass rate", {"evaluate/pass@1": "pass@1", "evaluate/fixed/pass@1": "after error fixing"}),
+    ("share of rollouts", {"format/errors": "format errors", "rollout/truncated": "overlong"}),
+    ("completion tokens", {"rollout/length/mean": "mean"}),
+)
+
+
+class Report:
+    """Collects a run's evaluations; writes them down as they come and sums them up at the end."""
+
+    def __init__(self, run: Run, tokenizer: Any, samples: int) -> None:
+        self.run = run
+        self.tokenizer = tokenizer
+        self.samples = samples
+        self.evaluations: dict[int, list[Outcome]] = {}
+
+    def step(self, step: int, metrics: dict[str, float], rows: list[dict[str, Any]]) -> None:
+        """Print a step's line, log its metrics, keep its rollouts."""
+        self.run.print(step_line(step, metrics, self.run.seconds))
+        self.run.log(step, metrics)
+        self.run.save_rows(f"step_{step:05d}", rows)
+
+    def evaluation(self, step: int, outcomes: Sequence[Outcome], scored: Sequence[ScoredRollout]) -> None:
+        """Log one evaluation (all ranks call it): metrics, outcomes and rollouts; print its line."""
+        self.evaluations[step] = list(outcomes)
+        metrics = evaluation_metrics(outcomes, self.samples)
+        everyone = self.run.gather(scored)
+        rows = rollout_rows(everyone, [None] * len(everyone), self.tokenizer, step)
+        self.run.save_rows(f"evaluation_{step:05d}", rows)
+        shown = ", ".join(f"{name.removeprefix('evaluate/')} {value:.3f}" for name, value in metrics.items())
+        self.run.print(f"step {step:>4} | held out ({len(outcomes)} problems): {shown}")
+        self.run.log(step, metrics)
+        if self.run.rank == 0:
+            with (self.run.folder / "outcomes.jsonl").open("a", encoding="utf-8") as file:
+                for outcome in outcomes:
+                    file.write(json.dumps({"step": step, **dataclasses.asdict(outcome)}) + "\n")
+
+    def finish(self) -> None:
+        """Print the table of the first evaluation against the last, and draw the curves."""
+        if self.run.rank != 0:
+            return
+        first, last = min(self.evaluations), max(self.evaluations)
+        table = before_after_table(self.evaluations[first], self.evaluations[last], self.samples)
+        self.run.console.print(table)
+        plot_curves(self.run.folder)
+        self.run.print(f"curves, metrics and rollouts: {self.run.folder}")
+
+
+def before_after_table(before: Sequence[Outcome], after: Sequence[Outcome], samples: int) -> Table:
+    """pass@1 and pass@samples before and after training, each before and after error fixing."""
+    table = Table(title=f"Held out: {len(before)} problems, {samples} samples each (mean ± s.e.)")
+    for column in ("", "before training", "after training", "paired difference", "p"):
+        table.add_column(column, justify="left" if not column else "right")
+    for k in (1, samples):
+        for fixed, name in ((False, f"pass@{k}"), (True, f"pass@{k} after error fixing")):
+            if fixed and not any(o.fix_tried for o in before):
+                continue
+            old, new = (pass_rates(outcomes, k, fixed=fixed) for outcomes in (before, after))
+            shown = [name, str(estimate(old)), str(estimate(new))]
+            if len(old) == len(new):
+                difference, p = paired_difference(old, new)
+                shown += [_signed(difference), f"{p:.2g}"]
+            table.add_row(*shown)
+    malformed = [
+        estimate([o.malformed / o.samples for o in outcomes if o.samples]) for outcomes in (before, after)
+    ]
+    table.add_row("format errors", *map(str, malformed))
+    if any(o.fix_tried for o in before):
+        for which, name in ((0, "error-fix turn succeeds"), (1, "fresh second try succeeds")):
+            table.add_row(name, *(str(fix_against_again(o)[which]) for o in (before, after)))
+        table.add_row("fix − second try", *(_signed(fix_against_again(o)[2]) for o in (before, after)))
+    return table
+
+
+def plot_curves(folder: Path) -> Path:
+    """Draw metrics.jsonl of a run's folder as curves.png in it, and return its path."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    table = pd.DataFrame([json.loads(line) for line in lines])
+    figure, axes = plt.subplots(2, 2, figsize=(10, 7), layout="constrained")
+    for axis, (title, curves) in zip(axes.flat, _CURVES, strict=True):
+        for column, label in curves.items():
+            if column in table:
+                points = table[["step", column]].dropna()
+                axis.plot(points["step"], points[column], label=label, marker=".", linewidth=1)
+        axis.set(xlabel="step", ylabel=title)
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+        if axis.lines:
+            axis.legend(frameon=False)
+    figure.suptitle(folder.name)
+    file = folder / "curves.png"
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+    return file
+
+
+def _signed(value: Estimate) -> str:
+    return f"{100 * value.mean:+.1f} ± {100 * value.error:.1f}"

@@ -1,0 +1,201 @@
+"""The embedded sampling engine: batched decoding with a key-value cache on transformers' own models.
+
+It holds its own copy of the weights, as vLLM does, so both engines are fed and checked the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from core.errors import UserError
+from core.rollout import Rollout, RolloutRequest
+from core.seeds import derive_seed
+
+# R rows (sequences being decoded) · V vocabulary · S positions in the cache
+COMPACT_BELOW = 0.8  # finished rows leave the batch once fewer than this share of it is alive
+
+
+class TransformersEngine:
+    """Samples with `transformers`; see `core.rollout.RolloutEngine` for the protocol.
+
+    Prompts shared by several requests are read once. A row's randomness is one uniform number per
+    position, drawn from its own seed, so tokens do not depend on which rows are decoded together.
+    """
+
+    def __init__(
+        self,
+        model_config: Any,
+        tokenizer: Any,
+        eos_ids: Sequence[int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        seed: int,
+        max_rows: int,
+    ) -> None:
+        self.model = AutoModelForCausalLM.from_config(model_config, dtype=dtype, attn_implementation="sdpa")
+        self.model.to(device).eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.eos = torch.tensor(sorted(eos_ids), device=device)
+        self.device = device
+        self.seed = seed
+        self.max_rows = max_rows
+
+    def update_weights(self, parameters: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Copy the trainer's full parameters; raises KeyError if one is unknown or left out."""
+        mine = dict(self.model.named_parameters())
+        left = set(mine)
+        with torch.no_grad():
+            for name, value in parameters:
+                mine[name].copy_(value)
+                left.discard(name)
+        if left:
+            raise KeyError(f"update_weights: no new value for {sorted(left)[:3]}")
+
+    def generate(
+        self,
+        requests: Sequence[RolloutRequest],
+        max_new_tokens: int,
+        temperature: float,
+        top_p: float,
+    ) -> Iterator[Rollout]:
+        """Sample every request once, in waves of at most `max_rows` rows of similar prompt length."""
+        limit = self.model.config.max_position_embeddings
+        for request in requests:
+            if not request.prompt_ids or len(request.prompt_ids) + max_new_tokens > limit:
+                raise UserError(
+                    f"{request.problem.name}: a prompt of {len(request.prompt_ids)} tokens and "
+                    f"{max_new_tokens} new ones do not fit the model's {limit} positions"
+                )
+        ordered = sorted(requests, key=lambda r: (len(r.prompt_ids), r.prompt_ids))
+        for start in range(0, len(ordered), self.max_rows):
+            wave = ordered[start : start + self.max_rows]
+            yield from self._decode(wave, max_new_tokens, temperature, top_p)
+
+    @torch.inference_mode()
+    def _decode(
+        self, wave: Sequence[RolloutRequest], max_new_tokens: int, temperature: float, top_p: float
+    ) -> Iterator[Rollout]:
+        logits_RV, cache, mask_RS = self._read_prompts(wave)
+        uniforms = np.stack([self._uniforms(request, max_new_tokens) for request in wave])
+        uniforms_RN = torch.from_numpy(uniforms).to(self.device)
+        tokens_RN = torch.zeros(len(wave), max_new_tokens, dtype=torch.long, device=self.device)
+        logprobs_RN = torch.zeros(len(wave), max_new_tokens, dtype=torch.float64, device=self.device)
+        rows = torch.arange(len(wave), device=self.device)  # which request each live row is
+        alive_R = torch.ones(len(wave), dtype=torch.bool, device=self.device)
+        for position in range(max_new_tokens):
+            token_R, logprob_R = sample(logits_RV, uniforms_RN[rows, position], temperature, top_p)
+            tokens_RN[rows, position] = token_R
+            logprobs_RN[rows, position] = logprob_R
+            stopped_R = torch.isin(token_R, self.eos) & alive_R
+            for row in stopped_R.nonzero().flatten().tolist():
+                request = int(rows[row])
+                yield self._rollout(
+                    wave[request],
+                    tokens_RN[request, : position + 1],
+                    logprobs_RN[request, : position + 1],
+                    "stop",
+                )
+            alive_R &= ~stopped_R
+            living = int(alive_R.sum())
+            if living == 0 or position + 1 == max_new_tokens:
+                break
+            if living < COMPACT_BELOW * len(rows):
+                keep = alive_R.nonzero().flatten()
+                cache.batch_select_indices(keep)
+                mask_RS, token_R, rows = mask_RS[keep], token_R[keep], rows[keep]
+                alive_R = torch.ones(living, dtype=torch.bool, device=self.device)
+            mask_RS = torch.cat([mask_RS, mask_RS.new_ones(len(rows), 1)], dim=1)
+            logits_RV = self._forward(token_R[:, None], mask_RS, cache)
+        for request in rows[alive_R].tolist():
+            yield self._rollout(wave[request], tokens_RN[request], logprobs_RN[request], "length")
+
+    def _read_prompts(
+        self, wave: Sequence[RolloutRequest]
+    ) -> tuple[torch.Tensor, DynamicCache, torch.Tensor]:
+        """Last logits, cache and mask of each row; equal neighbouring prompts are read once."""
+        prompts = [(key, len(list(same))) for key, same in groupby(wave, key=lambda r: r.prompt_ids)]
+        longest = max(len(prompt) for prompt, _ in prompts)
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+        mask = torch.zeros(len(prompts), longest, dtype=torch.long)
+        for row, (prompt, _) in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        mask = mask.to(self.device)
+        cache = DynamicCache(config=self.model.config)
+        logits = self._forward(ids.to(self.device), mask, cache)
+        counts = torch.tensor([count for _, count in prompts], device=self.device)
+        repeat = torch.repeat_interleave(torch.arange(len(prompts), device=self.device), counts)
+        cache.batch_select_indices(repeat)
+        return logits[repeat], cache, mask[repeat]
+
+    def _forward(self, ids_RS: torch.Tensor, mask_RS: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
+        positions_RS = (mask_RS.cumsum(dim=1) - 1).clamp(min=0)[:, -ids_RS.shape[1] :]
+        output = self.model(
+            input_ids=ids_RS,
+            attention_mask=mask_RS,
+            position_ids=positions_RS,
+            cache=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+    def _uniforms(self, request: RolloutRequest, count: int) -> np.ndarray:
+        return np.random.default_rng(derive_seed(self.seed, *request.seed_key)).random(count)
+
+    def _rollout(
+        self,
+        request: RolloutRequest,
+        tokens: torch.Tensor,
+        logprobs: torch.Tensor,
+        finish_reason: str,
+    ) -> Rollout:
+        ids = tokens.tolist()
+        return Rollout(
+            request=request,
+            completion_ids=tuple(ids),
+            sampler_logprobs=tuple(logprobs.tolist()),
+            finish_reason=finish_reason,
+            text=self.tokenizer.decode(ids, skip_special_tokens=True),
+        )
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def sample(
+    logits_RV: torch.Tensor, uniform_R: torch.Tensor, temperature: float, top_p: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw a token a row by inverting the cumulative distribution at `uniform_R` in [0, 1).
+
+    Returns the tokens (R) and log softmax(logits / temperature) at them (R, float64), before top-p.
+    `temperature` 0 takes the most probable token, whose log-prob is then at temperature 1.
+    """
+    scale = temperature if temperature > 0 else 1.0
+    logprobs_RV = torch.log_softmax(logits_RV.double() / scale, dim=-1)
+    if temperature == 0:
+        token_R = logprobs_RV.argmax(dim=-1)
+    else:
+        probs_RV = logprobs_RV.exp()
+        if top_p < 1.0:
+            probs_RV = _keep_nucleus(probs_RV, top_p)
+        cumulative_RV = probs_RV.cumsum(dim=-1)
+        target_R1 = (uniform_R * cumulative_RV[:, -1])[:, None]
+        token_R = torch.searchsorted(cumulative_RV, target_R1, right=True)[:, 0]
+        token_R = token_R.clamp(max=logits_RV.shape[-1] - 1)
+    return token_R, logprobs_RV.gather(-1, token_R[:, None])[:, 0]
+
+
+def _keep_nucleus(probs_RV: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Zero all but the smallest set of most probable tokens that reaches `top_p`."""
+    sorted_RV, order_RV = probs_RV.sort(dim=-1, descending=True)
+    before_RV = sorted_RV.cumsum(dim=-1) - sorted_RV
+    kept_RV = sorted_RV.where(before_RV < top_p, 0.0)
+    return torch.zeros_like(probs_RV).scatter(-1, order_RV, kept_RV)

@@ -1,0 +1,121 @@
+"""The recipe at 1/1000 scale: Dr. GRPO on small theorems, judged by a real Lean, on two CPU cores.
+
+    python experiments/drgrpo_tiny/prepare.py        # theorems, demonstrations, tokenizer
+    python experiments/drgrpo_tiny/cold_start.py     # supervised warm-up of a small Qwen3
+    torchrun --nproc-per-node=2 experiments/drgrpo_tiny/train.py
+
+The loop is Kimina-Prover-RL's: half of a step's prompts are fresh problems, half are failed attempts with
+Lean's messages; a rollout that passes the format checks and Lean earns 1, any other 0; Dr. GRPO learns from
+it. It departs from the recipe in its numbers alone; config.yaml says which and why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.advantages import group_advantages
+from core.config import Config
+from core.dry_run import dry_run
+from core.error_fix import ErrorFixCache, failed_attempts, step_requests
+from core.evaluate import evaluate
+from core.losses.drgrpo import drgrpo_loss
+from core.metrics import mean_metrics, rollout_metrics, rollout_rows
+from core.packing import pack, train_sequences
+from core.policy import full_parameters, load_policy, policy_logprobs, save_policy
+from core.problems import ProblemStream, load_problems
+from core.prompts import load_tokenizer
+from core.report import Report
+from core.rewards import in_request_order, make_judge
+from core.rollout import make_engine
+from core.run import Run, launch
+from core.update import finish_gradients, make_optimiser, rate_factor, reduce_stats
+
+
+def train(config: Config, run: Run) -> None:
+    tokenizer, eos_ids = load_tokenizer(config.policy.path)
+    heldout = load_problems(config.data.heldout, config.data.columns)
+    stream = ProblemStream(load_problems(config.data.train, config.data.columns), config)
+    policy = load_policy(config.policy)
+    optimiser = make_optimiser(policy, config.optimiser)
+    engine = make_engine(config, policy.causal_lm.config, tokenizer, eos_ids, run)
+    judge = make_judge(config, run)
+    cache = ErrorFixCache(config.error_fix.cache_size)
+    report = Report(run, tokenizer, config.evaluate.samples)
+    run.open_folder()
+
+    updates = config.rollout.prompts // config.loss.prompts_per_update
+    # Dr. GRPO: one constant for every update, sequences × response limit, whatever was sampled.
+    normaliser = config.loss.prompts_per_update * config.rollout.group_size * config.rollout.max_new_tokens
+
+    def measure(step: int, count: int) -> None:
+        engine.update_weights(full_parameters(policy))
+        outcomes, scored = evaluate(run, engine, judge, tokenizer, eos_ids, config, heldout[:count])
+        report.evaluation(step, outcomes, scored)
+
+    measure(0, config.evaluate.problems)
+    for step in range(1, config.run.steps + 1):
+        # Half failed attempts, half fresh problems; each rollout goes to Lean the moment it is finished.
+        requests_B = step_requests(stream, cache, tokenizer, config, step)
+        mine = run.share(requests_B, key=lambda request: request.group)
+        with run.phase("rollout", total=len(mine)) as advance:
+            engine.update_weights(full_parameters(policy))
+            rollouts = engine.generate(
+                mine, config.rollout.max_new_tokens, config.rollout.temperature, config.rollout.top_p
+            )
+            scored_B = in_request_order(run.gather(judge.score(rollouts, advance)), requests_B)
+        cache.add(failed_attempts(scored_B, tokenizer, eos_ids, config))
+
+        # Dr. GRPO: reward minus the group's mean, not divided by the group's standard deviation.
+        advantages_B = group_advantages([s.reward for s in scored_B], [r.group for r in requests_B])
+        minibatches = train_sequences([s.rollout for s in scored_B], advantages_B, updates)
+
+        update_metrics = []
+        with run.phase("update", total=updates) as advance:
+            for number, sequences in enumerate(minibatches):
+                advance(1)
+                if not sequences:  # rewards differ in none of its groups: there is nothing to learn
+                    continue
+                stats = []
+                for microbatch in pack(
+                    sequences,
+                    token_budget=config.loss.tokens_per_microbatch,
+                    rank=run.rank,
+                    world_size=run.world_size,
+                    device=policy.device,
+                    dtype=policy.logprob_dtype,
+                ):
+                    logprobs_C, _ = policy_logprobs(
+                        policy, microbatch, temperature=config.rollout.temperature, entropy=False
+                    )
+                    # The first update is on-policy; later ones compare with the log-probs before it.
+                    old_logprobs_C = microbatch.sampler_logprobs_C if number else logprobs_C.detach()
+                    loss, stat = drgrpo_loss(
+                        logprobs_C,
+                        old_logprobs_C,
+                        microbatch.advantages_C,
+                        microbatch.mask_C,
+                        microbatch.weights_C,
+                        clip_low=config.loss.clip_low,
+                        clip_high=config.loss.clip_high,
+                        dual_clip=config.loss.dual_clip,
+                        normaliser=normaliser,
+                    )
+                    loss.backward()
+                    stats.append(stat)
+                grad_norm = finish_gradients(policy, config.optimiser.max_grad_norm)
+                done = (step - 1) * updates + number
+                optimiser.step(rate_factor(config.optimiser, done, config.run.steps * updates))
+                update_metrics.append(reduce_stats(stats) | {"update/grad_norm": grad_norm})
+
+        metrics = rollout_metrics(scored_B, advantages_B) | mean_metrics(update_metrics)
+        report.step(step, metrics, rollout_rows(scored_B, advantages_B, tokenizer, step))
+        last = step == config.run.steps
+        if last or (config.evaluate.every and step % config.evaluate.every == 0):
+            measure(step, config.evaluate.problems if last else config.evaluate.quick_problems)
+        if last or (config.run.save_every and step % config.run.save_every == 0):
+            save_policy(policy, tokenizer, run.folder / "policies" / f"step_{step:05d}")
+    report.finish()
+
+
+if __name__ == "__main__":
+    launch(Config, Path(__file__).with_name("config.yaml"), train, dry_run)
