@@ -6,29 +6,24 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from experiments.drgrpo_tiny.families_terms import eq, exist, nat, universal
 from experiments.drgrpo_tiny.formulas import (
     Formula,
+    Sequent,
     conjunction,
     disjunction,
     equivalence,
     implication,
     negation,
+    sequent,
 )
-
-Sequent = tuple[dict[str, str], tuple[Formula, ...], Formula]
-"""Sort of each free symbol, hypotheses, goal."""
 
 P, Q, R, S, T, U = (Formula(letter) for letter in "pqrstu")
 _PROPS = (P, Q, R, S, T, U)
 
 
-def _sequent(sort_of: dict[str, str], hypotheses: Sequence[Formula], goal: Formula) -> Sequent:
-    used = {head for formula in (*hypotheses, goal) for head in formula.heads()}
-    return {s: sort for s, sort in sort_of.items() if s in used}, tuple(hypotheses), goal
-
-
 def _propositional(hypotheses: Sequence[Formula], goal: Formula) -> Sequent:
-    return _sequent(dict.fromkeys("pqrstu", "Prop"), hypotheses, goal)
+    return sequent(dict.fromkeys("pqrstu", "Prop"), hypotheses, goal)
 
 
 def _tree(
@@ -222,5 +217,9 @@ FAMILIES: dict[str, tuple[Callable[[random.Random], Sequent], int]] = {
     "neg": (neg, 2),
     "iff": (iff, 3),
     "mix": (mix, 2),
+    "eq": (eq, 2),
+    "all": (universal, 2),
+    "ex": (exist, 1),
+    "nat": (nat, 1),
 }
 """Family → its generator and its weight in the stream."""

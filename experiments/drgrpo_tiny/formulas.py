@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -64,10 +64,15 @@ class Formula:
         return Formula(names.get(self.head, self.head), arguments)
 
     def substitute(self, variable: str, term: Formula) -> Formula:
-        """The formula with the atom `variable` replaced; bound names are never reused inside."""
+        """The formula with the atom `variable` replaced; bound names are never reused inside.
+
+        A successor of a literal becomes the next literal.
+        """
         if not self.args:
             return term if self.head == variable else self
         arguments = tuple(argument.substitute(variable, term) for argument in self.args)
+        if self.head == "Nat.succ" and arguments[0].head.isdigit():
+            return Formula(str(int(arguments[0].head) + 1))
         return self if arguments == self.args else Formula(self.head, arguments)
 
     def heads(self) -> Iterator[str]:
@@ -75,6 +80,29 @@ class Formula:
         yield self.head
         for argument in self.args:
             yield from argument.heads()
+
+    def computed(self) -> Formula:
+        """The term with Nat.add and Nat.succ computed as far as their definitions go."""
+        arguments = tuple(argument.computed() for argument in self.args)
+        if self.head == "Nat.succ" and arguments[0].head.isdigit():
+            return Formula(str(int(arguments[0].head) + 1))
+        if self.head == "Nat.add" and arguments[1].head.isdigit():
+            result = arguments[0]
+            for _ in range(int(arguments[1].head)):
+                result = Formula("Nat.succ", (result,)).computed()
+            return result
+        return Formula(self.head, arguments)
+
+
+Sequent = tuple[dict[str, str], tuple[Formula, ...], Formula]
+"""Sort of each free symbol, hypotheses, goal."""
+
+
+def sequent(sorts: Mapping[str, str], hypotheses: Sequence[Formula], goal: Formula) -> Sequent:
+    """A sequent that declares those symbols of `sorts` that occur."""
+    used = {head for formula in (*hypotheses, goal) for head in formula.heads()}
+    free = {symbol: sort for symbol, sort in sorts.items() if symbol in used}
+    return free, tuple(hypotheses), goal
 
 
 FALSE = Formula("False")

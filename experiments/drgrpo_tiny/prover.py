@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from experiments.drgrpo_tiny.formulas import FALSE, Formula, equality, implication
+from experiments.drgrpo_tiny.formulas import FALSE, ZERO, Formula, equality, implication
 
 ROUNDS = 5  # levels of forward chaining: the longest chain of eliminations that is found
 MAX_FACTS = 60  # transitivity alone could derive quadratically many equations
@@ -88,6 +88,7 @@ class _Search:
         self.saturate(facts)
         return (
             self.build(facts, goal, depth)
+            or self._induct_at(facts, goal)
             or self._contradiction(facts, goal)
             or (self._cases(facts, goal, depth) if depth > 0 else None)
         )
@@ -132,7 +133,7 @@ class _Search:
 
     def _equal(self, facts: Facts, goal: Formula) -> Proof | None:
         left, right = goal.args
-        if left == right:
+        if left.computed() == right.computed():
             return Proof("rfl", goal)
         if left.head == right.head and len(left.args) == len(right.args) == 1:
             inner = self.build(facts, equality(left.args[0], right.args[0]), 0)
@@ -154,9 +155,15 @@ class _Search:
         if variable.head in self.individuals:
             return None
         self.individuals.append(variable.head)
-        proof = self.solve(facts, body, depth)
+        proof = self.solve(facts, body, depth) or _induct(facts, variable, body)
         self.individuals.remove(variable.head)
         return Proof("all", goal, (proof,), binder=variable.head) if proof else None
+
+    def _induct_at(self, facts: Facts, goal: Formula) -> Proof | None:
+        for individual in self.individuals:
+            if goal.args == (Formula(individual),) and not individual.isdigit():
+                return _induct(facts, goal.args[0], goal)
+        return None
 
     def _contradiction(self, facts: Facts, goal: Formula) -> Proof | None:
         if FALSE in facts:
@@ -264,6 +271,18 @@ class _Search:
         for individual in self.individuals:
             instance = body.substitute(variable.head, Formula(individual))
             yield Proof("inst", instance, (proof,), text=individual)
+
+
+def _induct(facts: Facts, variable: Formula, body: Formula) -> Proof | None:
+    """Induction on `variable`: the base and the step are facts."""
+    base = facts.get(body.substitute(variable.head, ZERO))
+    following = body.substitute(variable.head, Formula("Nat.succ", (variable,)))
+    for fact, step in facts.items():
+        if base and fact.head == "∀" and fact.args[1].head == "Nat":
+            bound, _, inner = fact.args
+            if inner.substitute(bound.head, variable) == implication(body, following):
+                return Proof("induct", body, (base, step), text=variable.head)
+    return None
 
 
 def _vacuous(branch: Proof) -> bool:
