@@ -67,7 +67,7 @@ _LONG_SYMBOLS = """
     """.split()  # noqa: SIM905
 
 
-def _longest_match(symbols: list[str]) -> str:
+def _longest_match(symbols: Iterable[str]) -> str:
     """A pattern for the longest of `symbols` at a position: one branch a first character."""
     rests: dict[str, list[str]] = {}
     for symbol in sorted(symbols, key=len, reverse=True):
@@ -80,6 +80,10 @@ _ID_FIRST = (
     "\u03bc-\u03fb\u1f00-\u1ffe\u2100-\u214f\U0001d49c-\U0001d59f"
 )
 _ID_REST = _ID_FIRST + "0-9'!?\u2080-\u2089\u2090-\u209c\u1d62-\u1d6a\u2c7c"
+_NUMBER = (
+    r"0[xX][0-9a-fA-F_]++|0[bB][01_]++|0[oO][0-7_]++"
+    r"|[0-9](?:_*[0-9])*+(?:\.[0-9](?:_*[0-9])*+)?+(?:[eE][-+]?[0-9]++)?+"
+)
 _ID_PART = f"(?:[{_ID_FIRST}][{_ID_REST}]*+|«[^»]*+»)"
 _NEVER_LEAN = (
     "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f"
@@ -97,8 +101,7 @@ _NEXT = re.compile(
   | (?P<raw>           r\#*+")
   | (?P<name>          {_ID_PART}(?:\.{_ID_PART})*+ | \#[a-z_]++)
   | (?P<index>         (?<=[^.]\.)[0-9]++)
-  | (?P<number>        0[xX][0-9a-fA-F_]++ | 0[bB][01_]++ | 0[oO][0-7_]++
-                     | [0-9](?:_*[0-9])*+ (?:\.[0-9](?:_*[0-9])*+)?+ (?:[eE][-+]?[0-9]++)?+)
+  | (?P<number>        {_NUMBER})
   | (?P<char>          '(?:\\(?:x..|u....|.)|[^\\'])')
   | (?P<bad>           [{_NEVER_LEAN}] | '(?!'))
   | (?P<comment>       --[^\n]*+)
@@ -129,16 +132,17 @@ _PLAIN_GROUPS = frozenset(
     _GROUP[name] for name in ("space", "single", "interpolating", "name", "index", "number")
 )
 _SPACE, _INTERPOLATING, _SYMBOL = _GROUP["space"], _GROUP["interpolating"], _GROUP["symbol"]
+_WORD = re.compile(rf"(?P<name>{_ID_PART}(?:\.{_ID_PART})*+)|(?<=[^.]\.)[0-9]++|{_NUMBER}")
 _BLOCK_EDGE = re.compile(r"-/|/-")
 _STRING_REST = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _INTERPOLATED_REST = re.compile(r'[^"\\{]*+(?:\\.[^"\\{]*+)*+["{]', re.DOTALL)
 
 
-def _spans(source: str, *, plain: bool) -> Iterator[tuple[TokenKind, int, int]]:
+def _spans(source: str, position: int = 0, *, plain: bool) -> Iterator[tuple[TokenKind, int, int]]:
     """Kind, start and end of each token; without `plain`, only of those that quote other text
     (comments, strings, characters, names with `«»`) and of errors."""
     has_quoted_names = "«" in source
-    position, length = 0, len(source)
+    length = len(source)
     match_next = _NEXT.match
     interpolating = False  # the last token that is neither space nor comment was `s!` or its like
     braces: list[int] = []  # per interpolated string around us: open `{` of the term so far
@@ -205,17 +209,17 @@ def _long_token(
     return TokenKind.ERROR, len(source)
 
 
-def iter_tokens(source: str) -> Iterator[Token]:
-    """The tokens of `source` one after another; `tokenize` for callers that may stop early."""
-    line, line_start = 1, 0
-    for kind, start, end in _spans(source, plain=True):
-        text = source[start:end]
+def iter_tokens(source: str, start: int = 0) -> Iterator[Token]:
+    """The tokens of `source[start:]` one after another, for callers that may stop early."""
+    line, line_start = 1, start
+    for kind, begin, end in _spans(source, start, plain=True):
+        text = source[begin:end]
         if kind is TokenKind.IDENTIFIER and (text in KEYWORDS or text[0] == "#"):
             kind = TokenKind.KEYWORD
-        yield Token(kind, text, start, end, line, start - line_start)
+        yield Token(kind, text, begin, end, line, begin - line_start)
         if kind is not TokenKind.SYMBOL and "\n" in text:
             line += text.count("\n")
-            line_start = source.rindex("\n", start, end) + 1
+            line_start = source.rindex("\n", begin, end) + 1
 
 
 def tokenize(source: str) -> list[Token]:
@@ -230,11 +234,14 @@ def tokenize(source: str) -> list[Token]:
     return list(iter_tokens(source))
 
 
-def significant_tokens(source: str) -> Iterator[Token]:
-    """The tokens that mean something to Lean: no white space, no comments, no doc comments."""
+def significant_tokens(source: str, start: int = 0) -> Iterator[Token]:
+    """The tokens that mean something to Lean: no white space, no comments, no doc comments.
+
+    `start`: the offset of a token to begin with; lines and columns then count from there.
+    """
     return (
         token
-        for token in iter_tokens(source)
+        for token in iter_tokens(source, start)
         if token.kind is not TokenKind.WHITESPACE and token.kind not in COMMENT_KINDS
     )
 
@@ -279,3 +286,12 @@ def strip_comments(source: str) -> str:
 def mask_quoted(source: str) -> str:
     """`strip_comments` that blanks strings, characters and `«»` names as well: code words only."""
     return _blank(source, ((start, end) for _, start, end in _spans(source, plain=False)))
+
+
+def code_words(masked: str) -> Iterator[tuple[str, int]]:
+    """Text and offset of each name and keyword in a text that `mask_quoted` gave.
+
+    >>> list(code_words(mask_quoted("axiom.x -- axiom")))
+    [('axiom.x', 0)]
+    """
+    return ((match["name"], match.start()) for match in _WORD.finditer(masked) if match["name"])
