@@ -53,7 +53,8 @@ class ColumnsConfig:
 class DataConfig:
     train: str  # .jsonl or .parquet file, a folder of them, or a hub data set "hf://owner/name"
     heldout: str
-    columns: ColumnsConfig
+    train_columns: ColumnsConfig
+    heldout_columns: ColumnsConfig
 
 
 @dataclass(frozen=True)

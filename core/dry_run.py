@@ -9,7 +9,7 @@ import torch
 from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from core.config import Config, PolicyConfig, to_yaml
+from core.config import ColumnsConfig, Config, PolicyConfig, to_yaml
 from core.errors import UserError
 from core.lean.backends import make_verifier
 from core.problems import load_problems
@@ -92,16 +92,12 @@ def _probes(config: Config, run: Run) -> dict[str, Callable[[], str]]:
         tokenizer, eos_ids = load_tokenizer(config.policy.path)
         return f"{config.policy.path}, {len(tokenizer)} tokens, end of sequence {eos_ids}"
 
-    def data(location: str) -> Callable[[], str]:
-        def probe() -> str:
-            problems = load_problems(location, config.data.columns)
-            return f"{location}, {len(problems):,} problems"
-
-        return probe
+    def data(location: str, columns: ColumnsConfig) -> Callable[[], str]:
+        return lambda: f"{location}, {len(load_problems(location, columns)):,} problems"
 
     def prompts() -> str:
         tokenizer, _ = load_tokenizer(config.policy.path)
-        problems = load_problems(config.data.heldout, config.data.columns)
+        problems = load_problems(config.data.heldout, config.data.heldout_columns)
         lengths = [len(prompt_ids(tokenizer, p, config.prompt.style)) for p in problems]
         dropped = sum(length > config.prompt.max_tokens for length in lengths)
         return f"held-out prompts of {min(lengths)} to {max(lengths)} tokens, {dropped} overlong"
@@ -123,8 +119,8 @@ def _probes(config: Config, run: Run) -> dict[str, Callable[[], str]]:
 
     return {
         "model": model,
-        "training data": data(config.data.train),
-        "held-out data": data(config.data.heldout),
+        "training data": data(config.data.train, config.data.train_columns),
+        "held-out data": data(config.data.heldout, config.data.heldout_columns),
         "prompts": prompts,
         "Lean": lean,
         "device": device,

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ from core.seeds import derive_seed
 
 if TYPE_CHECKING:
     from core.config import ColumnsConfig, Config
+
+
+_HEADER_WORDS = ("import ", "open ", "set_option ")
 
 
 @dataclass(frozen=True)
@@ -125,15 +129,24 @@ def _problem(record: dict[Any, Any], columns: ColumnsConfig, where: str) -> Prob
     statement = text(columns.statement)
     if not statement.strip():
         raise UserError(f"{where}: no statement in column {columns.statement!r}")
+    header, statement = _split_header(statement)
     difficulty = text(columns.difficulty)
     return Problem(
         name=text(columns.name),
         statement=statement,
-        header=text(columns.header),
+        header=text(columns.header) + header,
         informal=text(columns.informal),
         source=text(columns.source),
         difficulty=float(difficulty) if difficulty else None,
     )
+
+
+def _split_header(source: str) -> tuple[str, str]:
+    """Cut imports, `open`, options and blank lines off the front of a statement that brings them along."""
+    lines = source.splitlines(keepends=True)
+    header = takewhile(lambda line: not line.strip() or line.startswith(_HEADER_WORDS), lines)
+    count = len(list(header))
+    return "".join(lines[:count]), "".join(lines[count:])
 
 
 class ProblemStream:

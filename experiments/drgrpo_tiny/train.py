@@ -33,8 +33,8 @@ from core.update import finish_gradients, make_optimiser, rate_factor, reduce_st
 
 def train(config: Config, run: Run) -> None:
     tokenizer, eos_ids = load_tokenizer(config.policy.path)
-    heldout = load_problems(config.data.heldout, config.data.columns)
-    stream = ProblemStream(load_problems(config.data.train, config.data.columns), config)
+    heldout = load_problems(config.data.heldout, config.data.heldout_columns)
+    stream = ProblemStream(load_problems(config.data.train, config.data.train_columns), config)
     policy = load_policy(config.policy)
     optimiser = make_optimiser(policy, config.optimiser)
     engine = make_engine(config, policy.causal_lm.config, tokenizer, eos_ids, run)

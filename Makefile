@@ -1,0 +1,53 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+VENV ?= .venv
+PYTHON ?= python3
+SEED ?= 0
+PROCESSES ?= 2
+BIN := $(VENV)/bin
+TORCHRUN := $(BIN)/torchrun --standalone --nproc-per-node=$(PROCESSES)
+TINY := experiments/drgrpo_tiny
+# One thread a process: `make demo` runs a process a core.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test check golden bench setup setup-gpu lean-check clean
+
+demo: setup  ## theorems → cold start → Dr. GRPO against a real Lean, in 15 minutes on two cores
+	$(BIN)/python $(TINY)/prepare.py seed=$(SEED)
+	$(TORCHRUN) $(TINY)/cold_start.py run.seed=$(SEED)
+	$(TORCHRUN) $(TINY)/train.py run.seed=$(SEED) run.on_existing=replace
+
+test: setup  ## every test
+	$(BIN)/python -m pytest
+
+check: setup  ## style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+golden: setup  ## write the golden run anew, after a change that is meant to change numbers
+	$(BIN)/python tests/golden/record.py
+
+bench: setup  ## side-by-side measurements (minutes each)
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+lean-check: setup  ## make lean-check FILE=proof.lean
+	$(BIN)/python -m commands.lean_check $(FILE)
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable ".[cpu,kimina,dev]"
+	touch $@
+
+setup-gpu:  ## on a machine with a GPU: vLLM and flash-attn bring their own torch
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install --editable ".[gpu,kimina,dev]"
+	touch $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis
