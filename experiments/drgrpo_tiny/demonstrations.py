@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, takewhile
 
+from core.lean.verdict import LeanMessage
 from experiments.drgrpo_tiny.layout import STYLES, Line, lay_out
 from experiments.drgrpo_tiny.theorems import Theorem
 
@@ -36,7 +40,22 @@ _SAY = {
     "lemma": ["First {shows}.", "Prove {shows}."],
     "all": ["Take any {0}.", "Let {0} be given."],
 }
-_MOST_BLOCKS = 3
+_WRONG_STEP = ["{0} is wrong.", "The step {0} fails.", "{0} does not work."]
+_WRONG_END = ["The last line is wrong.", "The end fails.", "The last step does not work."]
+_WRONG_PROOF = ["The proof is wrong.", "That fails."]
+_SAID = [
+    (
+        r"has type\s+(.+)\n(?:of sort .*)?but is expected to have type\s+(.+)",
+        ["It gives {0}, not {1}.", "We have {0}, not {1}."],
+    ),
+    (r"Unknown identifier `(\w+)`", ["There is no {0}.", "{0} is not known."]),
+    (r"Function expected at\s+(.+)", ["{0} is no function.", "{0} cannot be applied."]),
+    (r"Invalid field", ["It has no such part.", "That part is not there."]),
+]
+"""Pattern of Lean's text → what to say about it."""
+_LONGEST_REASON = 60  # characters
+_TRIES = 8
+_MOST_LINES = 5  # of a block: what the format checks allow in any case
 
 
 @dataclass(frozen=True)
@@ -62,8 +81,11 @@ def demonstrate(theorem: Theorem, rng: random.Random) -> Attempt:
     proof = theorem.prove(rng)
     style = rng.choices(list(STYLES), list(STYLES.values()))[0]
     lines = lay_out(proof, len(theorem.hypotheses) + 1, style, rng)
-    opening = rng.choice(_GOAL).format(goal=theorem.goal.lean()) if rng.random() < 0.5 else ""
-    return Attempt(theorem, tuple(lines), write(theorem, lines, opening, rng))
+    return Attempt(theorem, tuple(lines), write(theorem, lines, _opening(theorem, rng), rng))
+
+
+def _opening(theorem: Theorem, rng: random.Random) -> str:
+    return rng.choice(_GOAL).format(goal=theorem.goal.lean()) if rng.random() < 0.5 else ""
 
 
 def write(theorem: Theorem, lines: list[Line], opening: str, rng: random.Random) -> str:
@@ -78,19 +100,70 @@ def write(theorem: Theorem, lines: list[Line], opening: str, rng: random.Random)
     return "<think>\n" + "\n".join(thinking) + f"\n</think>\n```lean4\n{code}\n```"
 
 
+def with_lines(right: Attempt, texts: Sequence[str], rng: random.Random) -> Attempt:
+    """The attempt with its proof replaced by `texts`, told as if they were right."""
+    known = {line.text.partition(" := ")[0]: line for line in right.lines}
+    lines = []
+    for text in texts:
+        like = known.get(text.partition(" := ")[0], right.lines[-1])
+        lines.append(replace(like, text=text))
+    opening = _opening(right.theorem, rng)
+    return Attempt(right.theorem, tuple(lines), write(right.theorem, lines, opening, rng))
+
+
+def demonstrate_fix(
+    right: Attempt, failed_lines: Sequence[str], error: LeanMessage, rng: random.Random
+) -> Attempt:
+    """The proof of `right` told as the correction of `failed_lines`, whose first error is `error`."""
+    opening = name_mistake(failed_lines, error, rng)
+    completion = write(right.theorem, list(right.lines), opening, rng)
+    return Attempt(right.theorem, right.lines, completion)
+
+
+def nearest(theorem: Theorem, failed_lines: Sequence[str], rng: random.Random) -> Attempt:
+    """Of several proofs of `theorem` the one that keeps most of a failed attempt's first lines."""
+
+    def kept(attempt: Attempt) -> int:
+        same = (line.text == failed for line, failed in zip(attempt.lines, failed_lines, strict=False))
+        return sum(1 for _ in takewhile(bool, same))
+
+    return max((demonstrate(theorem, rng) for _ in range(_TRIES)), key=kept)
+
+
+def name_mistake(failed_lines: Sequence[str], error: LeanMessage, rng: random.Random) -> str:
+    """A sentence or two on what Lean said: which step fails, and on what."""
+    index = error.line - 2  # line 1 is the statement
+    step = failed_lines[index] if 0 <= index < len(failed_lines) else ""
+    if step.startswith("have "):
+        place = rng.choice(_WRONG_STEP).format(step.split()[1])
+    else:
+        place = rng.choice(_WRONG_END if index == len(failed_lines) - 1 else _WRONG_PROOF)
+    for pattern, sentences in _SAID:
+        if match := re.search(pattern, error.text):
+            reason = rng.choice(sentences).format(*match.groups())
+            return f"{place} {reason}" if len(reason) <= _LONGEST_REASON else place
+    return place
+
+
 def _blocks(lines: list[Line], rng: random.Random) -> list[list[Line]]:
     """Cut the lines into two blocks, seldom three or one."""
-    most = min(len(lines), _MOST_BLOCKS)
-    count = min(most, rng.choices([1, 2, 3], [0.2, 0.65, 0.15])[0])
-    cuts = sorted(rng.sample(range(1, len(lines)), count - 1))
-    return [lines[a:b] for a, b in zip([0, *cuts], [*cuts, len(lines)], strict=True)]
+    wanted = rng.choices([1, 2, 3], [0.2, 0.65, 0.15])[0]
+    count = max(-(-len(lines) // _MOST_LINES), min(len(lines), wanted))
+    while True:
+        cuts = sorted(rng.sample(range(1, len(lines)), count - 1))
+        blocks = [lines[a:b] for a, b in pairwise([0, *cuts, len(lines)])]
+        if max(map(len, blocks)) <= _MOST_LINES:
+            return blocks
 
 
 def _say(block: list[Line], rng: random.Random) -> str:
-    """A sentence on what the block does, taken from one of its lines."""
-    line = block[0] if rng.random() < 0.7 else block[-1]
-    usable = [s for s in _SAY[line.rule] if "{1}" not in s or len(line.mentions) > 1]
-    usable = [s for s in usable if "{0}" not in s or line.mentions]
-    if not usable:
-        return "Go on."
-    return rng.choice(usable).format(*line.mentions, shows=line.shows)
+    """A sentence on what the block does."""
+    first, last = block[0], block[-1]
+    if rng.random() < 0.3 and (plans := [s for s in _SAY[last.rule] if "{" not in s]):
+        return rng.choice(plans)  # says where the block leads, without a name it has yet to give
+    fitting = [
+        sentence
+        for sentence in _SAY[first.rule]
+        if sentence.count("{0}") + sentence.count("{1}") <= len(first.mentions)
+    ]
+    return rng.choice(fitting).format(*first.mentions, shows=first.shows) if fitting else "Go on."

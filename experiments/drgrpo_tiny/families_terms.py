@@ -21,7 +21,7 @@ from experiments.drgrpo_tiny.formulas import (
 )
 
 _SYMBOLS = {
-    **dict.fromkeys("abcd", "α"),
+    **dict.fromkeys("abcde", "α"),
     **dict.fromkeys("PQRS", "α → Prop"),
     **dict.fromkeys("fg", "α → α"),
     **dict.fromkeys("pq", "Prop"),
@@ -66,7 +66,10 @@ def eq(rng: random.Random) -> Sequent:
         goal = _on("P", points[-1])
         hypotheses = [*equations, _on("P", points[0])]
     if rng.random() < 0.4:
-        extra = [equality(rng.choice(points), D), _on("Q", rng.choice(points))]
+        extra = [
+            equality(rng.choice(points[:3]), rng.choice([D, Formula("e")])),
+            _on("Q", rng.choice(points)),
+        ]
         hypotheses = [*hypotheses, rng.choice(extra)]
     return sequent(_SYMBOLS, hypotheses, goal)
 

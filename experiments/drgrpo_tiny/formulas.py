@@ -52,10 +52,14 @@ class Formula:
             return f"{left} {words[self.head]} {right}"
         if self.head == "Not":
             return f"not {self.args[0].english_part()}"
-        return self.lean()
+        if self.head in ("Nat.succ", "Nat.add"):
+            terms = (*self.args, Formula("1"))[:2]
+            return " + ".join(term.english() for term in terms)
+        return " ".join([self.head, *(argument.english_part() for argument in self.args)])
 
     def english_part(self) -> str:
         compound = self.head in ("And", "Or", "→", "Iff", "Eq", "∀", "Exists")
+        compound = compound or self.head.startswith("Nat.")
         return f"({self.english()})" if compound else self.english()
 
     def rename(self, names: Mapping[str, str]) -> Formula:
