@@ -33,7 +33,7 @@ def group_advantages(rewards_B: Sequence[float | None], groups_B: Sequence[Hasha
 def standardised_advantages(
     rewards_B: Sequence[float | None], groups_B: Sequence[Hashable], *, epsilon: float
 ) -> list[float | None]:
-    """GRPO's A_i = (r_i − mean) / (std + epsilon), std with Bessel's correction; the ablation of `group_advantages`.
+    """GRPO's A_i = (r_i − mean) / (std + epsilon), std with Bessel's correction: the ablation.
 
     Source: Shao et al., DeepSeekMath, arXiv 2402.03300, §4.1.
     """

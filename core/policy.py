@@ -1,4 +1,4 @@
-"""The policy: loading a causal language model, cutting it over ranks, its log-probs, its parameters, saving it.
+"""The policy: a causal language model loaded, cut over ranks, asked for log-probs, read out and saved.
 
 Shapes: T packed tokens of a micro-batch, C its completion tokens, H hidden size.
 """
@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 from core.attention import PackedLayout
 from core.config import PolicyConfig
 from core.errors import UserError
-from core.losses.logprobs import naive_logprobs
+from core.losses.logprobs import selected_logprobs
 from core.packing import MicroBatch
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -57,7 +57,7 @@ class Policy(nn.Module):
         ).last_hidden_state
         hidden_CH = hidden_1TH[0].index_select(0, microbatch.source_C)
         head_VH = self.causal_lm.lm_head.weight
-        return naive_logprobs(
+        return selected_logprobs(
             hidden_CH, head_VH, microbatch.targets_C, temperature=temperature, entropy=entropy
         )
 
@@ -88,9 +88,13 @@ def load_policy(config: PolicyConfig) -> Policy:
         raise UserError(f"policy.sharding none with {_world_size()} processes: use ddp or fsdp")
     compute = DTYPES[config.dtype]
     storage = torch.promote_types(compute, torch.float32) if config.sharding == "fsdp" else compute
-    causal_lm = AutoModelForCausalLM.from_pretrained(
-        config.path, dtype=storage, attn_implementation=config.attention, local_files_only=True
-    )
+    try:
+        causal_lm = AutoModelForCausalLM.from_pretrained(
+            config.path, dtype=storage, attn_implementation=config.attention
+        )
+    except (OSError, ValueError) as error:  # no such folder or model; no such attention
+        reason = str(error).splitlines()[0]
+        raise UserError(f"policy.path {config.path}: the model cannot be loaded: {reason}") from error
     if config.activation_checkpointing:
         causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     causal_lm.train()
@@ -126,9 +130,9 @@ def _shard(policy: Policy, compute: torch.dtype) -> None:
 
 
 def full_parameters(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """(name in the Hugging Face model, whole tensor) of every parameter, one at a time; collective under fsdp.
+    """(name in the Hugging Face model, whole tensor) of every parameter, one at a time.
 
-    A tied head comes once, as the embedding.
+    A tied head comes once, as the embedding. Under fsdp to be consumed on every rank.
     """
     for name, parameter in policy.causal_lm.named_parameters():
         whole = parameter.detach()

@@ -1,4 +1,4 @@
-"""The optimiser's update: gradients summed over ranks and clipped, learning rates, metrics, a guard against NaN."""
+"""One optimiser update: gradients summed over ranks and clipped, rates, metrics, a guard against NaN."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from core.config import OptimiserConfig
 from core.errors import UserError
-from core.losses.drgrpo import Stats
+from core.losses.surrogate import Stats
 from core.packing import MicroBatch
 from core.policy import Policy
 
@@ -44,9 +44,9 @@ class Optimiser:
 
 
 def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:
-    """config.name "adamw", or "muon": the layers' matrices by Muon at matrix_learning_rate, all else by AdamW.
+    """config.name "adamw", or "muon": layers' matrices by Muon at matrix_learning_rate, the rest by AdamW.
 
-    Weight decay spares vectors (norm weights). Muon: Jordan et al. 2024; it needs whole matrices, so not fsdp.
+    Weight decay spares vectors (norm weights). Muon (Jordan et al., 2024) needs whole matrices: no fsdp.
     """
     parameters = list(policy.causal_lm.named_parameters())
     matrices = [p for name, p in parameters if p.ndim == 2 and ".layers." in name]
@@ -90,7 +90,7 @@ def rate_factor(config: OptimiserConfig, update: int, total_updates: int) -> flo
 
 @torch.no_grad()
 def finish_gradients(policy: Policy, max_norm: float) -> float:
-    """Sum the gradients over replicas (one all-reduce an update), clip their global norm, return it unclipped."""
+    """Sum gradients over replicas (one all-reduce an update), clip their global norm, return it unclipped."""
     gradients = [p.grad for p in policy.parameters() if p.grad is not None]
     if policy.replicated and dist.is_initialized() and dist.get_world_size() > 1:
         flat = torch.cat([g.flatten() for g in gradients])
@@ -102,7 +102,9 @@ def finish_gradients(policy: Policy, max_norm: float) -> float:
 
 
 def reduce_stats(stats: Sequence[Stats]) -> dict[str, float]:
-    """Metrics of an update from those of this rank's micro-batches, over all ranks: sums, maxima, token means."""
+    """Metrics of an update over all ranks from those of this rank's micro-batches: sums, maxima, token means.
+
+    Every micro-batch of every rank must have the same names."""
     names = sorted(stats[0])
     device = stats[0][names[0]].device
     table = torch.stack([torch.stack([one[name].double() for name in names]) for one in stats])
@@ -112,7 +114,7 @@ def reduce_stats(stats: Sequence[Stats]) -> dict[str, float]:
         dist.all_reduce(sums)
         dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
     values = dict(zip(names, torch.where(is_max, maxima, sums).tolist(), strict=True))
-    tokens = values["tokens/sum"] if "tokens/sum" in values else 1.0
+    tokens = values.get("tokens/sum", 1.0)
     return {
         name: value / max(tokens, 1.0) if name.endswith("/mean") else value for name, value in values.items()
     }
