@@ -76,6 +76,11 @@ def lean_code(theorem: Theorem, lines: list[str]) -> str:
     return "\n".join([theorem.statement(), *(f"  {line}" for line in lines)])
 
 
+def proof_lines(code: str) -> list[str]:
+    """The lines of a proof behind its statement, which is one line; the inverse of `lean_code`."""
+    return [line.strip() for line in code.split("\n")[1:]]
+
+
 def demonstrate(theorem: Theorem, rng: random.Random) -> Attempt:
     """A right proof of `theorem`, laid out in a random style and told in random words."""
     proof = theorem.prove(rng)

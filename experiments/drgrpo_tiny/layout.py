@@ -50,8 +50,13 @@ class _Layout:
             self._name_parts(proof)
         if self.style == "named" and proof.rule != "name":
             self._have(proof)
-        text = self.named.get(proof) or self._express(proof)
-        self.lines.append(Line(text, proof.rule, self._mentions(proof), proof.formula.lean()))
+        shows = proof.formula.lean()
+        if proof in self.named:
+            name = self.named[proof]
+            self.lines.append(Line(name, "name", (name,), shows))
+        else:
+            text = self._express(proof)
+            self.lines.append(Line(text, proof.rule, self._mentions(proof), shows))
         return self.lines
 
     def _fresh(self) -> str:

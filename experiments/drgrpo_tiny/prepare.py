@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from core.config import ErrorFixConfig
+from core.config import ErrorFixConfig, LeanConfig, parse_arguments, to_yaml
+from core.errors import UserError
 from core.lean.feedback import error_fix_message
 from core.lean.verdict import LeanCheck, LeanResult, Verdict, Verifier
 from core.prompts import problem_messages
@@ -17,53 +19,60 @@ from experiments.drgrpo_tiny.demonstrations import (
     Attempt,
     demonstrate,
     demonstrate_fix,
+    proof_lines,
     with_lines,
 )
 from experiments.drgrpo_tiny.mistakes import spoil
 from experiments.drgrpo_tiny.theorems import Theorem, split
 from experiments.drgrpo_tiny.tokenizer import save_tokenizer, train_tokenizer
 
-VOCABULARY = 640
 _TOKENIZER_ROWS = 4_000  # demonstrations that the tokenizer counts
 Row = dict[str, Any]
 
 
-def prepare(
-    folder: Path,
-    *,
-    seed: int,
-    train_problems: int,
-    heldout_problems: int,
-    demonstrations: int,
-    error_fix_demonstrations: int,
-    checked_demonstrations: int,
-    error_fix: ErrorFixConfig,
-    verifier: Verifier,
-) -> None:
-    """Write train.jsonl, heldout.jsonl, demonstrations.jsonl and tokenizer/ into `folder`.
+@dataclass(frozen=True)
+class Config:
+    seed: int
+    folder: str
+    train_problems: int
+    heldout_problems: int
+    hardest: int  # inferences of a problem's proof, at most
+    demonstrations: int  # right proofs
+    error_fix_demonstrations: int
+    checked_demonstrations: int  # right proofs that Lean checks; all of them in the tests
+    vocabulary: int  # tokens, the 256 bytes included
+    error_fix: ErrorFixConfig  # the message's shape; the same as in config.yaml
+    lean: LeanConfig
+
+
+def prepare(config: Config, verifier: Verifier) -> None:
+    """Write train.jsonl, heldout.jsonl, demonstrations.jsonl and tokenizer/ into `config.folder`.
 
     The problem files hold one `Problem` a row; a demonstration holds `problem` (a name),
     `kind` ("proof" or "error_fix") and `messages`, of which the last is the target. Demonstrations
-    stand on training problems only, each time in fresh letters. The same seed gives the same files.
-    Lean checks every failed attempt, whose message it writes, and the first
+    stand on training problems only, each time in fresh letters. The same config gives the same
+    files. Lean checks every failed attempt, whose message it writes, and the first
     `checked_demonstrations` of the right proofs; ValueError if it does not accept one of those.
     """
+    folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    train, heldout = split(seed, train_problems, heldout_problems)
+    train, heldout = split(config.seed, config.train_problems, config.heldout_problems, config.hardest)
     _write(folder / "train.jsonl", (asdict(theorem.problem()) for theorem in train))
     _write(folder / "heldout.jsonl", (asdict(theorem.problem()) for theorem in heldout))
 
-    rng = random.Random(f"{seed} demonstrations")
-    attempts = [demonstrate(train[i % len(train)].renamed(rng), rng) for i in range(demonstrations)]
-    fixes = fix_rows(train, error_fix_demonstrations, error_fix, verifier, rng)
-    check_all_proved(attempts[:checked_demonstrations], verifier)
+    rng = random.Random(f"{config.seed} demonstrations")
+    fixes = fix_rows(train, config.error_fix_demonstrations, config.error_fix, verifier, rng)
+    attempts = [
+        demonstrate(train[index % len(train)].renamed(rng), rng) for index in range(config.demonstrations)
+    ]
+    check_all_proved(attempts[: config.checked_demonstrations], verifier)
     rows = [*map(proof_row, attempts), *fixes]
     rng.shuffle(rows)
     _write(folder / "demonstrations.jsonl", rows)
 
     counted = [message for row in rows[:_TOKENIZER_ROWS] for message in row["messages"]]
     texts = (f"{message['role']}\n{message['content']}" for message in counted)
-    save_tokenizer(train_tokenizer(texts, VOCABULARY), folder / "tokenizer")
+    save_tokenizer(train_tokenizer(texts, config.vocabulary), folder / "tokenizer")
 
 
 def proof_row(attempt: Attempt) -> Row:
@@ -80,35 +89,39 @@ def fix_rows(
     verifier: Verifier,
     rng: random.Random,
 ) -> list[Row]:
-    """`count` rows, fewer if by bad luck too many spoilt proofs are proofs still (one in a hundred)."""
+    """`count` rows, a few less if by bad luck many spoilt proofs (one in a hundred) still are proofs."""
     candidates: list[tuple[Attempt, Attempt]] = []
     while len(candidates) < count + count // 20:
         right = demonstrate(rng.choice(theorems).renamed(rng), rng)
         spoilt = spoil([line.text for line in right.lines], right.theorem, rng)
         if spoilt is not None:
             candidates.append((right, with_lines(right, spoilt, rng)))
-    rows = []
     results = verify([failed for _, failed in candidates], verifier)
-    for (right, failed), result in zip(candidates, results, strict=True):
-        row = fix_row(right, failed, result, settings, rng)
-        if row is not None and len(rows) < count:
-            rows.append(row)
-    return rows
+    rows = [
+        fix_row(right, failed.completion, failed.code, result, settings, rng)
+        for (right, failed), result in zip(candidates, results, strict=True)
+    ]
+    return [row for row in rows if row is not None][:count]
 
 
 def fix_row(
     right: Attempt,
-    failed: Attempt,
+    failed_completion: str,
+    failed_code: str,
     result: LeanResult,
     settings: ErrorFixConfig,
     rng: random.Random,
 ) -> Row | None:
-    """The row that shows a failed attempt, Lean's message and the right proof; None if it is no failure."""
+    """The row that shows a failed attempt, Lean's message and the right proof.
+
+    The attempt may be a model's own; then `right` is best the `nearest` proof. None if Lean did not
+    fail it with an error message.
+    """
     errors = [message for message in result.messages if message.severity == "error"]
     if result.verdict is not Verdict.FAILED or not errors:
         return None
     feedback = error_fix_message(
-        failed.code,
+        failed_code,
         result,
         max_errors=settings.max_errors,
         context_lines=settings.context_lines,
@@ -118,13 +131,14 @@ def fix_row(
     if feedback is None:
         return None
     first = min(errors, key=lambda message: (message.line, message.column))
-    fixed = demonstrate_fix(right, [line.text for line in failed.lines], first, rng)
-    row = proof_row(failed)
-    row["messages"] += [
+    fixed = demonstrate_fix(right, proof_lines(failed_code), first, rng)
+    messages = [
+        *problem_messages(right.theorem.problem(), "compact"),
+        {"role": "assistant", "content": failed_completion},
         {"role": "user", "content": feedback},
         {"role": "assistant", "content": fixed.completion},
     ]
-    return row | {"kind": "error_fix"}
+    return {"problem": right.theorem.name, "kind": "error_fix", "messages": messages}
 
 
 def verify(attempts: Sequence[Attempt], verifier: Verifier) -> list[LeanResult]:
@@ -152,3 +166,27 @@ def _write(path: Path, rows: Iterable[Row]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def main() -> None:
+    from core.lean.backends import make_verifier
+
+    yaml_file = Path(__file__).with_name("prepare.yaml")
+    try:
+        config, dry = parse_arguments(Config, yaml_file, sys.argv[1:])
+        print(to_yaml(config))
+        verifier = make_verifier(config.lean)
+        try:
+            if sick := verifier.healthy():
+                raise UserError(f"Lean ({verifier.name}) does not pass its canaries: {sick}")
+            if not dry:
+                prepare(config, verifier)
+        finally:
+            verifier.close()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -23,9 +23,9 @@ LETTERS = {
 }
 """Names that a renaming draws from, by sort."""
 _DECLARED = [sort for sort in LETTERS if sort != "bound"]  # the order of binders in a statement
-MAX_INFERENCES = 7
+MAX_HYPOTHESES = 5
 MAX_STATEMENT = 150  # characters
-_MAX_MISSES = 50_000  # candidates in a row without a new statement: the families are exhausted
+_MOST_MISSES = 2_000  # candidates in a row without a new statement: the family is exhausted
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,18 @@ def canonical(hypotheses: tuple[Formula, ...], goal: Formula, symbols: set[str])
     return " ; ".join(formula.rename(names).lean() for formula in (*hypotheses, goal))
 
 
-def theorems(seed: int, taken: set[str]) -> Iterator[Theorem]:
-    """An endless stream of theorems, families in turn, none with a canonical form in `taken`.
+def theorems(seed: int, hardest: int, taken: set[str]) -> Iterator[Theorem]:
+    """A stream of theorems of at most `hardest` inferences, none with a canonical form in `taken`.
 
-    Adds each one's form to `taken`. A family without new statements drops out; raises ValueError
-    when all have.
+    Families are drawn by their weights. Adds each one's form to `taken`. A family
+    without new statements drops out; ValueError when all have.
     """
     rng = random.Random(seed)
     counts = dict.fromkeys(FAMILIES, 0)
     active = [family for family, (_, weight) in FAMILIES.items() for _ in range(weight)]
     while active:
         family = rng.choice(active)
-        theorem = _fresh(family, counts[family], rng, taken)
+        theorem = _fresh(family, counts[family], hardest, rng, taken)
         if theorem is None:
             active = [other for other in active if other != family]
             continue
@@ -136,9 +136,9 @@ def theorems(seed: int, taken: set[str]) -> Iterator[Theorem]:
     raise ValueError("every family is exhausted: ask for fewer theorems")
 
 
-def _fresh(family: str, index: int, rng: random.Random, taken: set[str]) -> Theorem | None:
+def _fresh(family: str, index: int, hardest: int, rng: random.Random, taken: set[str]) -> Theorem | None:
     make: Callable[[random.Random], Sequent] = FAMILIES[family][0]
-    for _ in range(2_000):
+    for _ in range(_MOST_MISSES):
         sorts, hypotheses, goal = make(rng)
         hypotheses = tuple(rng.sample(hypotheses, len(hypotheses)))
         form = canonical(hypotheses, goal, set(sorts))
@@ -147,9 +147,9 @@ def _fresh(family: str, index: int, rng: random.Random, taken: set[str]) -> Theo
         name = f"{family}{index:04d}"
         theorem = Theorem(name, family, sorts, hypotheses, goal, difficulty=0).renamed(rng)
         proof = prove(theorem.named_hypotheses(), theorem.goal, theorem.individuals(), rng)
-        if proof is None or not 1 <= proof.inferences() <= MAX_INFERENCES:
+        if proof is None or not 1 <= proof.inferences() <= hardest:
             continue
-        if len(theorem.statement()) > MAX_STATEMENT:
+        if len(hypotheses) > MAX_HYPOTHESES or len(theorem.statement()) > MAX_STATEMENT:
             continue
         taken.add(form)
         return Theorem(
@@ -163,9 +163,9 @@ def _fresh(family: str, index: int, rng: random.Random, taken: set[str]) -> Theo
     return None
 
 
-def split(seed: int, train: int, heldout: int) -> tuple[list[Theorem], list[Theorem]]:
+def split(seed: int, train: int, heldout: int, hardest: int) -> tuple[list[Theorem], list[Theorem]]:
     """`train` and `heldout` theorems, all distinct up to renaming, from one shuffled stream."""
-    stream = theorems(seed, taken=set())
+    stream = theorems(seed, hardest, taken=set())
     drawn = [next(stream) for _ in range(train + heldout)]
     random.Random(seed + 1).shuffle(drawn)
     return drawn[heldout:], drawn[:heldout]
