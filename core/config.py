@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from core.errors import UserError
@@ -177,7 +177,10 @@ def load_config(schema: type[C], yaml_file: Path, overrides: Sequence[str]) -> C
     Raises UserError for an unreadable file and for unknown, missing and mistyped keys.
     """
     try:
-        layers = [OmegaConf.structured(schema), OmegaConf.load(yaml_file)]
+        values = OmegaConf.load(yaml_file)
+        if not isinstance(values, DictConfig):
+            raise UserError(f"{yaml_file}: expected sections with keys, found a list")
+        layers = [OmegaConf.structured(schema), values]
         for override in overrides:
             if "=" not in override:
                 raise UserError(f"override {override!r}: expected section.key=value")

@@ -57,22 +57,23 @@ class Problem:
 
 
 def load_problems(location: str, columns: ColumnsConfig) -> list[Problem]:
-    """Read problems from a .jsonl or .parquet file, a folder of them, or `hf://owner/name[/file]`.
+    """Read problems from a .jsonl or .parquet file, a folder of them, or `hf://owner/name`.
 
-    Raises UserError, naming file and row, for what cannot be read, is empty, or lacks a statement.
+    Raises UserError, naming file and row, for what cannot be read, is empty, lacks a
+    statement, or has the name of another problem.
     """
-    problems: list[Problem] = []
+    problems: dict[str, Problem] = {}
     for file in _files(location):
-        table = _read_table(file)
-        for column in (c for c in dataclasses.asdict(columns).values() if c):
-            if column not in table.columns:
-                found = ", ".join(map(str, table.columns))
-                raise UserError(f"{file}: no column {column!r} (it has: {found}); set data.columns")
-        for row, record in enumerate(table.to_dict("records"), start=1):
-            problems.append(_problem(record, columns, f"{file}, row {row}"))
-    if not problems:
-        raise UserError(f"{location}: holds no problems")
-    return problems
+        rows = _read_rows(file)
+        found = {key for record in rows.values() for key in record}
+        for column in (c for c in dataclasses.asdict(columns).values() if c and c not in found):
+            raise UserError(f"{file}: no column {column!r}; it has {', '.join(sorted(map(str, found)))}")
+        for row, record in rows.items():
+            problem = _problem(record, columns, f"{file}, row {row}")
+            if problem.name in problems:
+                raise UserError(f"{file}, row {row}: a second problem named {problem.name!r}")
+            problems[problem.name] = problem
+    return list(problems.values())
 
 
 def _files(location: str) -> list[Path]:
@@ -80,7 +81,7 @@ def _files(location: str) -> list[Path]:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError
 
-        owner, name, *_ = location.removeprefix("hf://").split("/")
+        owner, _, name = location.removeprefix("hf://").partition("/")
         try:
             folder = snapshot_download(f"{owner}/{name}", repo_type="dataset")
         except (HfHubHTTPError, OSError, httpx.HTTPError) as error:
@@ -99,26 +100,29 @@ def _files(location: str) -> list[Path]:
     return [path]
 
 
-def _read_table(file: Path) -> pd.DataFrame:
+def _read_rows(file: Path) -> dict[int, dict[Any, Any]]:
+    """Records by row number, counted from 1 as an editor counts lines."""
     try:
         if file.suffix == ".parquet":
-            return pd.read_parquet(file)
-        lines = file.read_text(encoding="utf-8").split("\n")
+            rows = dict(enumerate(pd.read_parquet(file).to_dict("records"), start=1))
+        else:
+            lines = file.read_text(encoding="utf-8").split("\n")
+            rows = {row: _record(line, file, row) for row, line in enumerate(lines, 1) if line.strip()}
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise UserError(f"{file}: cannot be read: {error}") from error
-    records = []
-    for row, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{file}, row {row}: not JSON: {error}") from error
-        if not isinstance(records[-1], dict):
-            raise UserError(f"{file}, row {row}: expected a JSON object")
-    if not records:
+    if not rows:
         raise UserError(f"{file}: is empty")
-    return pd.DataFrame(records)
+    return rows
+
+
+def _record(line: str, file: Path, row: int) -> dict[Any, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file}, row {row}: not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise UserError(f"{file}, row {row}: expected a JSON object")
+    return record
 
 
 def _problem(record: dict[Any, Any], columns: ColumnsConfig, where: str) -> Problem:

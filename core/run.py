@@ -124,7 +124,8 @@ class Run:
         if self.rank == 0:
             if self.config.run.on_existing == "replace" and self.folder.exists():
                 shutil.rmtree(self.folder)
-            (self.folder / "rollouts").mkdir(parents=True)
+            self.folder.mkdir(mode=0o700, parents=True)
+            (self.folder / "rollouts").mkdir()
             (self.folder / "config.yaml").write_text(to_yaml(self.config), encoding="utf-8")
             (self.folder / "git.diff").write_text(_git("diff", "HEAD"), encoding="utf-8")
             origin = {"experiment": self.experiment, "config_hash": config_hash(self.config)}
@@ -134,8 +135,11 @@ class Run:
         self.barrier()
 
     def _refusal(self) -> str | None:
-        if self.config.run.on_existing not in ("refuse", "replace"):
-            return f"run.on_existing={self.config.run.on_existing!r}: must be 'refuse' or 'replace'"
+        settings = self.config.run
+        if settings.on_existing not in ("refuse", "replace"):
+            return f"run.on_existing={settings.on_existing!r}: must be 'refuse' or 'replace'"
+        if settings.wandb not in ("auto", "online", "offline", "disabled"):
+            return f"run.wandb={settings.wandb!r}: must be auto, online, offline or disabled"
         if not self.folder.exists() or not any(self.folder.iterdir()):
             return None
         if not (self.folder / "run.json").is_file():
@@ -273,8 +277,6 @@ def _git(*arguments: str) -> str:
 
 def _start_wandb(run: Run) -> Any:
     mode = run.config.run.wandb
-    if mode not in ("auto", "online", "offline", "disabled"):
-        raise UserError(f"run.wandb={mode!r}: must be auto, online, offline or disabled")
     if mode == "disabled":
         return None
     import wandb
