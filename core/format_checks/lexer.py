@@ -16,7 +16,7 @@ from typing import NamedTuple
 class TokenKind(Enum):
     """What a piece of Lean source is."""
 
-    IDENTIFIER = "identifier"  # with its dots: `Nat.add`, `h₁'`, `«odd name».x`
+    IDENTIFIER = "identifier"  # with its dots: `Nat.add`, `h₁'`, `«odd name».x`; quoted: `` `x ``
     KEYWORD = "keyword"  # `theorem`, `fun`, `sorry`, `#eval`
     NUMBER = "number"
     STRING = "string"  # raw and interpolated ones too; `s!"a {x} b"` is `s!`, `"a {`, x, `} b"`
@@ -44,26 +44,29 @@ class Token(NamedTuple):
 
 COMMENT_KINDS = frozenset({TokenKind.LINE_COMMENT, TokenKind.BLOCK_COMMENT, TokenKind.DOC_COMMENT})
 
+# The words in the token table built into Lean 4.35, and those that Init and Mathlib reserve.
 KEYWORDS = frozenset(
     """
-    _ Prop Sort Type abbrev at attribute axiom by calc class coinductive_fixpoint
-    dbg_trace declare_syntax_cat decreasing_by def deriving do else elab elab_rules end
-    export extends finally for forall from fun have haveI haveI' hiding if import in
-    inductive inductive_fixpoint infix infixl infixr init_quot initialize instance include
-    let let! letI letI' lemma local example
-    macro macro_rules match mut mutual namespace nofun nomatch noncomputable
-    nonrec notation omit opaque open partial partial_fixpoint postfix prefix prelude private
-    protected public return run_cmd run_elab run_meta scoped section set_option show sorry
-    structure suffices syntax then theorem try unless universe unsafe until using variable where
-    while with λ
+    Prop Sort StateRefT Type _ abbrev add_decl_doc assert! attribute axiom binder_predicate break
+    builtin_initialize by catch class coinductive coinductive_fixpoint continue dbg_trace
+    debug_assert! declare_syntax_cat decreasing_by def deriving do elab elab_rules else end example
+    export extends finally for forall from fun have haveI hiding if import in include inductive
+    inductive_fixpoint inferInstanceAs infix infixl infixr init_quot initialize instance
+    leading_parser let letI let_expr let_fun let_tmp local macro macro_rules match match_expr meta
+    mut mutual namespace no_index nofun nomatch noncomputable nonrec notation omit opaque open panic!
+    partial partial_fixpoint postfix prefix private protected public renaming repeat return scoped
+    section set_option show show_term_elab sorry structure suffices syntax termination_by
+    termination_by? then theorem trailing_parser try universe unless unreachable! unsafe until
+    variable where while with λ
+    at calc haveI' let! letI' lemma prelude run_cmd run_elab run_meta using
     """.split()  # noqa: SIM905
 )
 
 # Symbols of more than one character: Lean's own, Init's and those of Mathlib that hold a `'`.
 _LONG_SYMBOLS = """
     := => -> <- <= >= != == === && || ++ :: ^^ .. ... << >> <<< >>> ||| &&& ^^^ <| |> |>. <|> <;>
-    $> <$ <$> <*> *> <* >>= =<< >=> <=< <&> // @[ #[ %[ @& -/ ⁻¹ ⁻¹' '' ∑' ∏' |- <+ <+: <:+ <:+:
-    ~~~ ?? !! [| |] ⟨| |⟩ $[ .(
+    $> <$ <$> <*> *> <* >>= =<< >=> <=< <&> // @[ #[ %[ @& -/ ⁻¹ ⁻¹' '' ∑' ∏' ∃! |- <+ <+: <:+ <:+:
+    ~~~ ?? !! [| |] ⟨| |⟩ $[ .( .{ `(
     """.split()  # noqa: SIM905
 
 
@@ -76,15 +79,19 @@ def _longest_match(symbols: Iterable[str]) -> str:
 
 
 _ID_FIRST = (
-    "A-Za-z_\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u017f\u0391-\u039f\u03a1\u03a2\u03a4-\u03ba"
+    "A-Za-z_\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u017f\u0391-\u039f\u03a1\u03a2\u03a4-\u03a9\u03b1-\u03ba"
     "\u03bc-\u03fb\u1f00-\u1ffe\u2100-\u214f\U0001d49c-\U0001d59f"
 )
 _ID_REST = _ID_FIRST + "0-9'!?\u2080-\u2089\u2090-\u209c\u1d62-\u1d6a\u2c7c"
+_DIGITS = "[0-9](?:_*[0-9])*+"
 _NUMBER = (
-    r"0[xX][0-9a-fA-F_]++|0[bB][01_]++|0[oO][0-7_]++"
-    r"|[0-9](?:_*[0-9])*+(?:\.[0-9](?:_*[0-9])*+)?+(?:[eE][-+]?[0-9]++)?+"
+    r"0[xX](?:_*[0-9a-fA-F])++|0[bB](?:_*[01])++|0[oO](?:_*[0-7])++"
+    rf"|{_DIGITS}(?:\.(?:{_DIGITS}|(?=[eE][-+]?[0-9])|(?![.{_ID_FIRST}«])))?+(?:[eE][-+]?{_DIGITS})?+"
 )
 _ID_PART = f"(?:[{_ID_FIRST}][{_ID_REST}]*+|«[^»]*+»)"
+_COMMANDS = (
+    r"\#(?:check_failure|check|eval!|eval|exit|print|synth|reduce|guard_msgs|guard|version|where|help)"
+)
 _NEVER_LEAN = (
     "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f"
     "\u3000\ufeff\ud800-\udfff"
@@ -96,11 +103,11 @@ _LONG_FIRST = re.escape("".join({symbol[0] for symbol in _LONG_SYMBOLS}))
 _NEXT = re.compile(
     rf"""
     (?P<space>         [ \t\r\n]++)
-  | (?P<single>        [^{_ID_FIRST}{_NEVER_LEAN}0-9«{{}}"/{_LONG_FIRST}])
+  | (?P<single>        [^`{_ID_FIRST}{_NEVER_LEAN}0-9«{{}}"/{_LONG_FIRST}])
   | (?P<interpolating> (?:s!|m!|f!|throwError|dbg_trace)(?![{_ID_REST}]|\.[{_ID_FIRST}«]))
   | (?P<raw>           r\#*+")
-  | (?P<name>          {_ID_PART}(?:\.{_ID_PART})*+ | \#[a-z_]++)
-  | (?P<index>         (?<=[^.]\.)[0-9]++)
+  | (?P<name>          `?+{_ID_PART}(?:\.{_ID_PART})*+ | {_COMMANDS})
+  | (?P<index>         (?<=\.)(?<!\.\.)[0-9]++)
   | (?P<number>        {_NUMBER})
   | (?P<char>          '(?:\\(?:x..|u....|.)|[^\\'])')
   | (?P<bad>           [{_NEVER_LEAN}] | '(?!'))
@@ -132,8 +139,9 @@ _PLAIN_GROUPS = frozenset(
     _GROUP[name] for name in ("space", "single", "interpolating", "name", "index", "number")
 )
 _SPACE, _INTERPOLATING, _SYMBOL = _GROUP["space"], _GROUP["interpolating"], _GROUP["symbol"]
-_WORD = re.compile(rf"(?P<name>{_ID_PART}(?:\.{_ID_PART})*+)|(?<=[^.]\.)[0-9]++|{_NUMBER}")
+_WORD = re.compile(rf"(?P<name>{_ID_PART}(?:\.{_ID_PART})*+)|(?<=\.)(?<!\.\.)[0-9]++|{_NUMBER}")
 _BLOCK_EDGE = re.compile(r"-/|/-")
+_LINE_TRIVIA = re.compile(r"(?:[ \t\r\n]|--[^\n]*+)*+")
 _STRING_REST = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _INTERPOLATED_REST = re.compile(r'[^"\\{]*+(?:\\.[^"\\{]*+)*+["{]', re.DOTALL)
 
@@ -159,8 +167,8 @@ def _spans(source: str, position: int = 0, *, plain: bool) -> Iterator[tuple[Tok
         elif group == _SYMBOL:
             kind = TokenKind.SYMBOL
             interpolating = False
-            if braces and (text := match.group()) in "{}":
-                if text == "{":
+            if braces and (mark := source[end - 1]) in "{}":
+                if mark == "{":  # `.{` too
                     braces[-1] += 1
                 elif braces[-1]:
                     braces[-1] -= 1
@@ -193,12 +201,12 @@ def _long_token(
 ) -> tuple[TokenKind, int]:
     """Kind and end of the token that `match` opens and that only a closing mark ends."""
     if match.lastgroup == "block":
-        depth = 1
-        for edge in _BLOCK_EDGE.finditer(source, position + 2):
-            depth += 1 if edge.group() == "/-" else -1
-            if depth == 0:
-                is_doc = source[position + 2] in "-!"
-                return (TokenKind.DOC_COMMENT if is_doc else TokenKind.BLOCK_COMMENT), edge.end()
+        if source.startswith(("-", "!"), position + 2):
+            kind, end = TokenKind.DOC_COMMENT, _end_of_doc_comment(source, position + 3)
+        else:  # a `/` right behind `/-` closes nothing
+            kind, end = TokenKind.BLOCK_COMMENT, _end_of_comment(source, position + 3)
+        if end is not None:
+            return kind, end
     elif match.lastgroup == "raw":
         closing = '"' + "#" * (match.end() - position - 2)
         found = source.find(closing, match.end())
@@ -207,6 +215,31 @@ def _long_token(
     elif match.lastgroup == "quote":
         return _string_rest(source, position + 1, _INTERPOLATED_REST if interpolating else _STRING_REST)
     return TokenKind.ERROR, len(source)
+
+
+def _end_of_comment(source: str, position: int) -> int | None:
+    """Behind the `-/` that closes a comment whose text begins at `position`; None if none does."""
+    depth = 1
+    for edge in _BLOCK_EDGE.finditer(source, position):
+        depth += 1 if edge.group() == "/-" else -1
+        if depth == 0:
+            return edge.end()
+    return None
+
+
+def _end_of_doc_comment(source: str, position: int) -> int | None:
+    """The same for the text behind `/--`, which is a token to Lean: white space and comments may
+    follow before the text begins, so `/-- -- -/` is still open."""
+    while True:
+        match = _LINE_TRIVIA.match(source, position)
+        assert match is not None
+        position = match.end()
+        if source[position : position + 2] != "/-" or source[position + 2 : position + 3] in "-!":
+            return _end_of_comment(source, position)
+        inner = _end_of_comment(source, position + 3)
+        if inner is None:
+            return None
+        position = inner
 
 
 def iter_tokens(source: str, start: int = 0) -> Iterator[Token]:
