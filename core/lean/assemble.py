@@ -154,6 +154,9 @@ def _declaration_start(tokens: Sequence[Token], at: int) -> int:
 def own_text(code: str, problem: Problem) -> str:
     """The model's text with what repeats ours blanked out, so that every position stays: imports that the
     problem's header has too, and the definitions that its statement brings along."""
+    preamble = [t.text for t in significant_tokens(split_statement(problem.statement).preamble)]
+    if not preamble and "import" not in code:
+        return code
     spans = []
     tokens = list(significant_tokens(code))
     imports = set(_imports(list(significant_tokens(problem.header))))
@@ -161,7 +164,6 @@ def own_text(code: str, problem: Problem) -> str:
     while at + 1 < len(tokens) and tokens[at].text == "import" and tokens[at + 1].text in imports:
         spans.append((tokens[at].start, tokens[at + 1].end))
         at += 2
-    preamble = [t.text for t in significant_tokens(split_statement(problem.statement).preamble)]
     if preamble:
         texts = [t.text for t in tokens]
         for i in range(len(texts) - len(preamble) + 1):

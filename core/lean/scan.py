@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.format_checks.lexer import COMMENT_KINDS, Token, TokenKind, tokenize
+from core.format_checks.lexer import Token, TokenKind, significant_tokens
 from core.problems import Problem
 
 
@@ -116,11 +116,7 @@ def scan(code: str, problem: Problem) -> Refusal | None:
             forged.start() - (code.rfind("\n", 0, forged.start()) + 1),
             f"U+{ord(forged[0]):04X} can make Lean read another text than is seen",
         )
-    tokens = [
-        token
-        for token in tokenize(code)
-        if token.kind is not TokenKind.WHITESPACE and token.kind not in COMMENT_KINDS
-    ]
+    tokens = list(significant_tokens(code))
     for i, token in enumerate(tokens):
         broken = _broken_rule(tokens, i, problem)
         if broken is not None:
@@ -152,7 +148,7 @@ def _broken_rule(tokens: Sequence[Token], i: int, problem: Problem) -> tuple[str
             return None
         return "set-option", f"only {' and '.join(sorted(OPTIONS))} may be set"
     if word == "@[":
-        allowed = ATTRIBUTES | set(_attributes(tokenize(problem.statement), 0))
+        allowed = ATTRIBUTES | set(_attributes(list(significant_tokens(problem.statement)), 0))
         forbidden = [name for name in _attributes(tokens, i) if name not in allowed]
         if forbidden:
             return "attribute", f"the attribute {forbidden[0]} changes more than the proof"
@@ -163,8 +159,6 @@ def _attributes(tokens: Sequence[Token], start: int) -> list[str]:
     """The first word of each attribute in the first `@[…]` at or after `start`."""
     names, depth, expect = [], 0, False
     for token in tokens[start:]:
-        if token.kind is TokenKind.WHITESPACE:
-            continue
         if depth == 0 and token.text != "@[":
             continue
         if depth == 1 and token.text == "]":

@@ -1,10 +1,33 @@
-"""A process of its own that holds Lean's libraries; standard library only, started with `python -I -S`."""
+"""A process that holds Lean's libraries and forks one limited child a file: the embedded Lean's sandbox.
+
+Standard library only; started as `python -I -S zygote.py serve …` with an empty environment, so it sees
+neither the packages nor the secrets of the trainer. It reads one JSON object a line from stdin (`text`,
+`timeout_s`) and answers each with one line: how the child ended and what it wrote.
+"""
 
 import ctypes
+import json
 import os
+import resource
+import select
+import signal
 import sys
+import time
 
 LIBRARIES = ("libInit_shared.so", "libleanshared_2.so", "libleanshared_1.so", "libleanshared.so")
+LEAN_OPTIONS = (
+    "--json",
+    "-j1",
+    "-s8192",  # KiB of stack a thread; the default reserves much more address space
+    "-DElab.async=false",  # messages in order, the kernel's answer before the next command
+    "-DmaxErrors=0",  # the default stops at 100 and leaves the rest of a batch looking untouched
+    "-DautoImplicit=false",
+    "-Dlinter.all=false",
+)
+MIB = 1 << 20
+MAIN_STACK_MB = 1100  # address space that Lean reserves for its main thread and never fills
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
 
 def load_lean(shared):
@@ -22,5 +45,141 @@ def lean_main(library, arguments):
     return code
 
 
-if __name__ == "__main__" and sys.argv[1] == "run":
-    sys.exit(lean_main(load_lean(sys.argv[2]), sys.argv[3:]))
+def die_with(parent, libc):
+    """Have the kernel kill this process when `parent` dies, also if it is dead already."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def child_processes(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
+def kill_session(child):
+    """Kill the child and its process group; it leads one as soon as it has run its first line."""
+    os.kill(child, signal.SIGKILL)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def limit_child(timeout_s, memory_mb):
+    """Limits that the child cannot lift again. Address space is what it has now plus `memory_mb`."""
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    seconds = int(timeout_s) + 2
+    for what, limit in (
+        (resource.RLIMIT_AS, mapped + (MAIN_STACK_MB + memory_mb) * MIB),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 32),
+        (resource.RLIMIT_NPROC, 64),
+    ):
+        resource.setrlimit(what, (limit, limit))
+
+
+def read_until_end(child, pipes, deadline, max_bytes):
+    """Read both pipes until the child ends, the deadline passes or there is too much output. Returns the
+    two outputs and "", "timeout" or "output"."""
+    outputs = {pipe: bytearray() for pipe in pipes}
+    ended = os.pidfd_open(child)
+    poll = select.poll()
+    for descriptor in (*pipes, ended):
+        poll.register(descriptor, select.POLLIN)
+    why, open_pipes, running = "", set(pipes), True
+    while open_pipes and running:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            why = "timeout"
+            break
+        ready = {descriptor for descriptor, _ in poll.poll(remaining * 1000)}
+        running = ended not in ready
+        while pipes_ready := ready & open_pipes:
+            for pipe in pipes_ready:
+                data = os.read(pipe, 1 << 16)
+                outputs[pipe] += data
+                if not data:
+                    open_pipes.discard(pipe)
+                    poll.unregister(pipe)
+            if sum(map(len, outputs.values())) > max_bytes:
+                os.close(ended)
+                return *outputs.values(), "output"
+            # after the child's end, what it had written is still to be read
+            ready = set() if running else {descriptor for descriptor, _ in poll.poll(0)}
+    os.close(ended)
+    return *outputs.values(), why
+
+
+def check_file(lean, libc, text, timeout_s, memory_mb, max_bytes):
+    """Run Lean on `text` in a child of its own session; nothing of it is left afterwards.
+
+    The text is its stdin and lies in memory: the child has no file of its own and may write none.
+    """
+    source = os.memfd_create("check.lean")
+    with open(source, "wb", closefd=False) as file:
+        file.write(text.encode("utf-8", "replace"))
+    os.lseek(source, 0, os.SEEK_SET)
+    out, err = os.pipe(), os.pipe()
+    start, zygote = time.monotonic(), os.getpid()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setsid()
+            die_with(zygote, libc)
+            os.dup2(source, 0)
+            os.dup2(out[1], 1)
+            os.dup2(err[1], 2)
+            os.closerange(3, 256)
+            limit_child(timeout_s, memory_mb)
+            code = lean_main(lean, (*LEAN_OPTIONS, f"-M{memory_mb}", "--stdin"))
+        finally:
+            os._exit(code)
+    for descriptor in (source, out[1], err[1]):
+        os.close(descriptor)
+    output, errors, why = read_until_end(child, (out[0], err[0]), start + timeout_s, max_bytes)
+    if why:
+        kill_session(child)
+    _, status, usage = os.wait4(child, 0)
+    while strays := child_processes(zygote):  # whatever it started falls to us, the subreaper
+        for stray in strays:
+            os.kill(stray, signal.SIGKILL)
+            os.waitpid(stray, 0)
+    os.close(out[0])
+    os.close(err[0])
+    return {
+        "why": why,
+        "signal": os.WTERMSIG(status) if not why and os.WIFSIGNALED(status) else 0,
+        "seconds": time.monotonic() - start,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "output": output.decode("utf-8", "replace"),
+        "errors": errors[-2000:].decode("utf-8", "replace"),
+    }
+
+
+def serve(shared, parent, memory_mb, max_bytes):
+    libc = ctypes.CDLL(None, use_errno=True)
+    die_with(parent, libc)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    isolated = libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0
+    lean = load_lean(shared)
+    lean.lean_initialize()  # three quarters of a small check's time, paid once; its threads only wait
+    print(json.dumps({"ready": True, "no_network": isolated}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = check_file(lean, libc, request["text"], request["timeout_s"], memory_mb, max_bytes)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        sys.exit(lean_main(load_lean(sys.argv[2]), sys.argv[3:]))
+    serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
