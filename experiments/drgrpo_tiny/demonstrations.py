@@ -37,6 +37,7 @@ _SAY = {
     "unpack": ["Get {1} from {0}.", "Open {0}."],
     "induct": ["By induction.", "Induct."],
     "fun": ["Assume {shows}.", "Suppose {shows}."],
+    "step": ["Go on.", "Next."],
     "lemma": ["First {shows}.", "Prove {shows}."],
     "all": ["Take any {0}.", "Let {0} be given."],
 }
@@ -108,10 +109,8 @@ def write(theorem: Theorem, lines: list[Line], opening: str, rng: random.Random)
 def with_lines(right: Attempt, texts: Sequence[str], rng: random.Random) -> Attempt:
     """The attempt with its proof replaced by `texts`, told as if they were right."""
     known = {line.text.partition(" := ")[0]: line for line in right.lines}
-    lines = []
-    for text in texts:
-        like = known.get(text.partition(" := ")[0], right.lines[-1])
-        lines.append(replace(like, text=text))
+    plain = Line("", "step", (), "")
+    lines = [replace(known.get(text.partition(" := ")[0], plain), text=text) for text in texts]
     opening = _opening(right.theorem, rng)
     return Attempt(right.theorem, tuple(lines), write(right.theorem, lines, opening, rng))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from core.config import ErrorFixConfig, LeanConfig, parse_arguments, to_yaml
 from core.errors import UserError
+from core.lean.backends import make_verifier
 from core.lean.feedback import error_fix_message
 from core.lean.verdict import LeanCheck, LeanResult, Verdict, Verifier
 from core.prompts import problem_messages
@@ -169,8 +170,6 @@ def _write(path: Path, rows: Iterable[Row]) -> None:
 
 
 def main() -> None:
-    from core.lean.backends import make_verifier
-
     yaml_file = Path(__file__).with_name("prepare.yaml")
     try:
         config, dry = parse_arguments(Config, yaml_file, sys.argv[1:])

@@ -25,7 +25,7 @@ LETTERS = {
 _DECLARED = [sort for sort in LETTERS if sort != "bound"]  # the order of binders in a statement
 MAX_HYPOTHESES = 5
 MAX_STATEMENT = 150  # characters
-_MOST_MISSES = 2_000  # candidates in a row without a new statement: the family is exhausted
+_MOST_MISSES = 1_000  # candidates in a row without a new statement: the family is exhausted
 
 
 @dataclass(frozen=True)
