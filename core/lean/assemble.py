@@ -284,7 +284,8 @@ def read_messages(file: LeanFile, raw: Sequence[dict[str, Any]]) -> list[Reading
     Nothing is believed unless the sentinel's error has come, and nothing about a piece unless our mark
     before the model's text has been answered.
     """
-    located = sorted(((m["pos"]["line"], m) for m in raw if m.get("pos")), key=lambda pair: pair[0])
+    located = [(m["pos"]["line"], m) for m in raw if m.get("pos")]
+    located.sort(key=lambda pair: (pair[0], pair[1]["pos"]["column"]))
     sentinel = any(line == file.sentinel_line and m["severity"] == "error" for line, m in located)
     readings = []
     for piece, start in zip(file.pieces, file.starts, strict=True):
