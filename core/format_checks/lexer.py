@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -110,12 +111,12 @@ _NEXT = re.compile(
   | (?P<index>         (?<=\.)(?<!\.\.)[0-9]++)
   | (?P<number>        {_NUMBER})
   | (?P<char>          '(?:\\(?:x..|u....|.)|[^\\'])')
-  | (?P<bad>           [{_NEVER_LEAN}] | '(?!'))
+  | (?P<bad>           [{_NEVER_LEAN}]++ | '(?!'))
   | (?P<comment>       --[^\n]*+)
   | (?P<block>         /-)
   | (?P<quote>         ")
   | (?P<unclosed>      «)
-  | (?P<symbol>        {_longest_match(_LONG_SYMBOLS)} | .)
+  | (?P<symbol>        [{{}}] | {_longest_match(_LONG_SYMBOLS)} | .)
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -279,14 +280,18 @@ def significant_tokens(source: str, start: int = 0) -> Iterator[Token]:
     )
 
 
-_VISIBLE = re.compile(r"[^\n]")
+@lru_cache(maxsize=16)
+def _quoted_spans(source: str) -> tuple[tuple[TokenKind, int, int], ...]:
+    return tuple(_spans(source, plain=False))
 
 
 def _blank(source: str, spans: Iterable[tuple[int, int]]) -> str:
     """`source` with each character of the spans but the line ends replaced by a space."""
     pieces, position = [], 0
     for start, end in spans:
-        pieces += [source[position:start], _VISIBLE.sub(" ", source[start:end])]
+        pieces.append(source[position:start])
+        text = source[start:end]
+        pieces.append("\n".join(" " * len(line) for line in text.split("\n")))
         position = end
     pieces.append(source[position:])
     return "".join(pieces)
@@ -300,7 +305,7 @@ def comment_spans(source: str) -> list[tuple[int, int]]:
     """
     return [
         (start, end)
-        for kind, start, end in _spans(source, plain=False)
+        for kind, start, end in _quoted_spans(source)
         if kind in COMMENT_KINDS or (kind is TokenKind.ERROR and source.startswith("/-", start))
     ]
 
@@ -318,7 +323,7 @@ def strip_comments(source: str) -> str:
 
 def mask_quoted(source: str) -> str:
     """`strip_comments` that blanks strings, characters and `«»` names as well: code words only."""
-    return _blank(source, ((start, end) for _, start, end in _spans(source, plain=False)))
+    return _blank(source, ((start, end) for _, start, end in _quoted_spans(source)))
 
 
 def code_words(masked: str) -> Iterator[tuple[str, int]]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
-from core.format_checks.lexer import TokenKind, mask_quoted, significant_tokens
+from core.format_checks.lexer import mask_quoted, significant_tokens
+
+_MOST_TRIES = 20  # at a changed statement that are looked at, to say where the change is
 
 
 @dataclass(frozen=True)
 class StatementMatch:
     """Where the statement stands in the code, or how far the best try at it comes (offsets)."""
 
+    tokens: int
+    """How many of its tokens agree."""
     kept: bool
     start: int
     end: int
@@ -35,6 +40,13 @@ def statement_tokens(statement: str) -> tuple[str, ...]:
     return (*texts, ":=")
 
 
+@lru_cache(maxsize=4096)
+def _pattern(tokens: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds the tokens in masked code, where those that quote are blank; only a lexer can confirm."""
+    visible = [re.escape(text) for text in tokens if mask_quoted(text).strip()]
+    return re.compile(r"(?<![\w.'!?])" + r"\s*".join(visible))
+
+
 def find_statement(statement: str, code: str) -> StatementMatch | None:
     """The first place in `code` with the statement, else the longest try at it, else None.
 
@@ -44,34 +56,27 @@ def find_statement(statement: str, code: str) -> StatementMatch | None:
     """
     wanted = statement_tokens(statement)
     masked = mask_quoted(code)
-    first, second = map(re.escape, wanted[:2])
-    if "«" in second:
-        second = ""  # blank in the mask
-    best: StatementMatch | None = None
-    for candidate in re.finditer(rf"(?<![\w.'!?]){first}\s*{second}", masked):
+    for candidate in _pattern(wanted).finditer(masked):
         match = _match_at(wanted, code, candidate.start())
         if match.kept:
             return match
-        tried = match.end >= candidate.end() and match.end > match.start
-        if tried and (best is None or match.end - match.start > best.end - best.start):
-            best = match
-    return best
+    tries = islice(_pattern(wanted[:2]).finditer(masked), _MOST_TRIES)
+    matches = [_match_at(wanted, code, candidate.start()) for candidate in tries]
+    return max((match for match in matches if match.tokens >= 2), key=lambda m: m.tokens, default=None)
 
 
 def _match_at(wanted: tuple[str, ...], code: str, start: int) -> StatementMatch:
     tokens = significant_tokens(code, start)
     end = start
-    for text in wanted:
+    for agreed, text in enumerate(wanted):
         token = next(tokens, None)
-        if token is None:
-            return StatementMatch(False, start, len(code))
-        if token.text != text:
-            return StatementMatch(False, start, token.start)
+        if token is None or token.text != text:
+            return StatementMatch(agreed, False, start, token.start if token else len(code))
         end = token.end
     closing = next(tokens, None)
-    if closing is not None and closing.kind is TokenKind.KEYWORD and closing.text == "by":
+    if closing is not None and closing.text == "by":
         end = closing.end
-    return StatementMatch(True, start, end)
+    return StatementMatch(len(wanted), True, start, end)
 
 
 def statement_kept(statement: str, code: str) -> bool:
