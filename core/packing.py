@@ -6,6 +6,7 @@ Shapes: T tokens of a micro-batch, S its sequences, C its completion tokens (tho
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -38,9 +39,9 @@ class TrainSequence:
     """Tokens of the prompt: at least 1."""
     advantage: float
     sampler_logprobs: tuple[float, ...]
-    """log π(token) of the sampling engine, one a completion token; empty if there was no engine (demonstrations)."""
+    """log π(token) of the sampling engine, one a completion token; empty for demonstrations."""
     weight: float
-    """Factor of the loss of all its tokens: 1 as a rule; 0 takes it out of the loss and out of every count."""
+    """Factor of its tokens' loss: 1 as a rule; 0 takes it out of the loss and out of every count."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.prompt_length <= len(self.token_ids):
@@ -93,7 +94,7 @@ class MicroBatch:
 
 
 def split_minibatches(items: Sequence[Item], count: int) -> list[list[Item]]:
-    """Cut a step's items (sequences, or whole groups) in order into `count` parts whose sizes differ by 1 at most.
+    """Cut a step's items (sequences, or groups) in order into `count` parts whose sizes differ by 1 at most.
 
     >>> split_minibatches([1, 2, 3, 4, 5], 2)
     [[1, 2, 3], [4, 5]]
@@ -104,13 +105,13 @@ def split_minibatches(items: Sequence[Item], count: int) -> list[list[Item]]:
         )
     size, rest = divmod(len(items), count)
     starts = [part * size + min(part, rest) for part in range(count + 1)]
-    return [list(items[start:end]) for start, end in zip(starts, starts[1:], strict=False)]
+    return [list(items[start:end]) for start, end in itertools.pairwise(starts)]
 
 
 def train_sequences(
     rollouts_B: Sequence[Rollout], advantages_B: Sequence[float | None], updates: int
 ) -> list[list[TrainSequence]]:
-    """A step's rollouts as the sequences of each of its `updates` mini-batches, groups kept whole and in order.
+    """A step's rollouts as the sequences of each of its `updates` mini-batches, groups whole and in order.
 
     Censored rollouts (advantage None) are left out, and so are those of advantage 0: their gradient is
     exactly 0 and the loss's normaliser does not count them, so only time is saved. A list may be empty.

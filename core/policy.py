@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
@@ -101,9 +103,9 @@ def load_policy(config: PolicyConfig) -> Policy:
     if config.compile:
         for layer in causal_lm.model.layers:
             layer.compile(dynamic=True)
-    if torch.cuda.is_available():
-        causal_lm.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))))
     policy = Policy(causal_lm, replicated=config.sharding == "ddp")
+    if torch.cuda.is_available():
+        policy.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))))
     if config.sharding == "fsdp":
         _shard(policy, compute)
     return policy
@@ -112,9 +114,9 @@ def load_policy(config: PolicyConfig) -> Policy:
 def _shard(policy: Policy, compute: torch.dtype) -> None:
     if not dist.is_initialized():
         backend = "nccl" if policy.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     tied = policy.causal_lm.config.tie_word_embeddings
-    mesh = dist.init_device_mesh(policy.device.type, (dist.get_world_size(),))
+    mesh = init_device_mesh(policy.device.type, (dist.get_world_size(),))
     reduce = torch.promote_types(compute, torch.float32)
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce)
     for module in [*policy.causal_lm.model.layers, policy]:

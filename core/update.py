@@ -95,8 +95,8 @@ def finish_gradients(policy: Policy, max_norm: float) -> float:
     if policy.replicated and dist.is_initialized() and dist.get_world_size() > 1:
         flat = torch.cat([g.flatten() for g in gradients])
         dist.all_reduce(flat)
-        parts = flat.split([g.numel() for g in gradients])
-        torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(parts, gradients, strict=True)])
+        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from core.losses.surrogate import Stats, masked_sum
+from core.losses.surrogate import Stats, log_ratio, masked_sum
 
 
-def kl_estimate(policy_logprobs_C: Tensor, reference_logprobs_C: Tensor, *, estimator: str) -> Tensor:
-    """An estimate of KL(policy‖reference) by token, for tokens drawn from the policy; r = π_ref/π:
+def kl_estimate(log_r_C: Tensor, *, estimator: str) -> Tensor:
+    """An estimate of KL(policy‖reference) by token from log r = log π_ref − log π of tokens the policy drew:
 
         k1 = −log r             unbiased, may be negative; as a loss its expected gradient is 0
         k2 = ½ (log r)²         biased, but its gradient is that of the KL
@@ -19,7 +19,6 @@ def kl_estimate(policy_logprobs_C: Tensor, reference_logprobs_C: Tensor, *, esti
 
     Sources: Schulman, Approximating KL Divergence, 2020; Tang and Munos, arXiv 2506.09477 (gradients).
     """
-    log_r_C = reference_logprobs_C - policy_logprobs_C
     if estimator == "k1":
         return -log_r_C
     if estimator == "k2":
@@ -43,7 +42,8 @@ def kl_loss(
 
     normaliser: the policy loss's own (N·L for Dr. GRPO), so that the two keep their proportion.
     """
-    per_token_C = kl_estimate(policy_logprobs_C, reference_logprobs_C, estimator=estimator)
+    log_r_C = log_ratio(reference_logprobs_C, policy_logprobs_C, mask_C)
+    per_token_C = kl_estimate(log_r_C, estimator=estimator)
     loss = coefficient * masked_sum(per_token_C, mask_C, weights_C) / normaliser
     mean = masked_sum(per_token_C.detach(), mask_C, mask_C)
     return loss, {"loss/kl/sum": loss.detach(), f"policy/reference_kl_{estimator}/mean": mean}

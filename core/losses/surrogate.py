@@ -14,7 +14,10 @@ Stats = dict[str, Tensor]
 
 
 def log_ratio(policy_logprobs_C: Tensor, old_logprobs_C: Tensor, mask_C: Tensor) -> Tensor:
-    """log ρ = policy − old; 0 where the mask is 0, so that what is masked can hold anything, NaN included."""
+    """log ρ = policy − old; 0 where the mask is 0.
+
+    What is masked may then hold anything, NaN included; a mask applied later would leave 0 · NaN in gradients.
+    """
     return torch.where(mask_C > 0, policy_logprobs_C - old_logprobs_C, 0.0)
 
 
