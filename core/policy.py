@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,22 @@ def policy_logprobs(
     """log π(token) of the micro-batch's completion tokens at the sampling temperature, and the entropies of
     their distributions if asked for: two tensors [C], in nats, differentiable."""
     return policy(microbatch, temperature, entropy)
+
+
+@torch.no_grad()
+def old_logprobs(
+    policy: Policy, packed: Sequence[Sequence[MicroBatch]], *, temperature: float
+) -> list[list[Tensor | None]]:
+    """log π(token) before a step's first update, for each micro-batch of each of its mini-batches.
+
+    None for the first mini-batch: it is on-policy, so its old log-probs are its own, detached, and a
+    step of a single update needs no second forward pass.
+    """
+    later = [
+        [policy_logprobs(policy, m, temperature=temperature, entropy=False)[0] for m in ms]
+        for ms in packed[1:]
+    ]
+    return [[None for _ in ms] for ms in packed[:1]] + later
 
 
 def load_policy(config: PolicyConfig) -> Policy:

@@ -19,16 +19,17 @@ from core.dry_run import dry_run
 from core.error_fix import ErrorFixCache, failed_attempts, step_requests
 from core.evaluate import evaluate
 from core.losses.drgrpo import drgrpo_loss
+from core.losses.mismatch import mismatch_stats
 from core.metrics import mean_metrics, rollout_metrics, rollout_rows
 from core.packing import pack, train_sequences
-from core.policy import full_parameters, load_policy, policy_logprobs, save_policy
+from core.policy import full_parameters, load_policy, old_logprobs, policy_logprobs, save_policy
 from core.problems import ProblemStream, load_problems
 from core.prompts import load_tokenizer
 from core.report import Report
 from core.rewards import in_request_order, make_judge
 from core.rollout import make_engine
 from core.run import Run, launch
-from core.update import finish_gradients, make_optimiser, rate_factor, reduce_stats
+from core.update import finish_gradients, guard_finite, make_optimiser, rate_factor, reduce_stats
 
 
 def train(config: Config, run: Run) -> None:
@@ -67,31 +68,33 @@ def train(config: Config, run: Run) -> None:
 
         # Dr. GRPO: reward minus the group's mean, not divided by the group's standard deviation.
         advantages_B = group_advantages([s.reward for s in scored_B], [r.group for r in requests_B])
-        minibatches = train_sequences([s.rollout for s in scored_B], advantages_B, updates)
 
         update_metrics = []
         with run.phase("update", total=updates) as advance:
-            for number, sequences in enumerate(minibatches):
-                advance(1)
-                if not sequences:  # rewards differ in none of its groups: there is nothing to learn
-                    continue
-                stats = []
-                for microbatch in pack(
+            minibatches = train_sequences([s.rollout for s in scored_B], advantages_B, updates)
+            packed = [
+                pack(
                     sequences,
                     token_budget=config.loss.tokens_per_microbatch,
                     rank=run.rank,
                     world_size=run.world_size,
                     device=policy.device,
                     dtype=policy.logprob_dtype,
-                ):
+                )
+                for sequences in minibatches
+                if sequences  # where rewards differ in no group there is nothing to learn
+            ]
+            old = old_logprobs(policy, packed, temperature=config.rollout.temperature)
+            for number, (microbatches, old_K) in enumerate(zip(packed, old, strict=True)):
+                stats = []
+                for microbatch, old_C in zip(microbatches, old_K, strict=True):
                     logprobs_C, _ = policy_logprobs(
                         policy, microbatch, temperature=config.rollout.temperature, entropy=False
                     )
-                    # The first update is on-policy; later ones compare with the log-probs before it.
-                    old_logprobs_C = microbatch.sampler_logprobs_C if number else logprobs_C.detach()
+                    old_C = logprobs_C.detach() if old_C is None else old_C
                     loss, stat = drgrpo_loss(
                         logprobs_C,
-                        old_logprobs_C,
+                        old_C,
                         microbatch.advantages_C,
                         microbatch.mask_C,
                         microbatch.weights_C,
@@ -101,11 +104,16 @@ def train(config: Config, run: Run) -> None:
                         normaliser=normaliser,
                     )
                     loss.backward()
-                    stats.append(stat)
+                    gap = mismatch_stats(old_C, microbatch.sampler_logprobs_C, microbatch.mask_C)
+                    stats.append(stat | gap)
                 grad_norm = finish_gradients(policy, config.optimiser.max_grad_norm)
-                done = (step - 1) * updates + number
-                optimiser.step(rate_factor(config.optimiser, done, config.run.steps * updates))
                 update_metrics.append(reduce_stats(stats) | {"update/grad_norm": grad_norm})
+                guard_finite(update_metrics[-1]["loss/policy/sum"], grad_norm, microbatches, run.folder)
+                factor = rate_factor(
+                    config.optimiser, (step - 1) * updates + number, config.run.steps * updates
+                )
+                optimiser.step(factor)
+                advance(1)
 
         metrics = rollout_metrics(scored_B, advantages_B) | mean_metrics(update_metrics)
         report.step(step, metrics, rollout_rows(scored_B, advantages_B, tokenizer, step))
