@@ -1,4 +1,4 @@
-"""Statements are split as Lean reads them, our text keeps the model's positions, and evidence is read strictly."""
+"""Statements split as Lean reads them, positions are the model's, and evidence is read strictly."""
 
 import json
 from pathlib import Path
@@ -226,9 +226,7 @@ def test_pieces_of_a_file_are_read_apart():
     # each piece: namespace, 3 lines of statement, mark, 2 lines of code, check, axioms, end = 10 lines
     file = example(alone=False)
     assert (file.starts, file.sentinel_line) == ((3, 13), 23)
-    marks = [
-        at(line, 0, f"item_{n * 8}.stmt_{n * 8} : Prop", "info") for line, n in ((7, "a"), (17, "b"))
-    ]
+    marks = [at(line, 0, f"item_{n * 8}.stmt_{n * 8} : Prop", "info") for line, n in ((7, "a"), (17, "b"))]
     axioms = [
         at(line, 0, f"'item_{n * 8}.check_{n * 8}' does not depend on any axioms", "info")
         for line, n in ((11, "a"), (21, "b"))
@@ -236,9 +234,7 @@ def test_pieces_of_a_file_are_read_apart():
     error = at(9, 2, "item_aaaaaaaa.t is _root_.item_aaaaaaaa.stmt_aaaaaaaa")
     readings = read_messages(file, [*marks, *axioms, error, at(23, 44, "Type mismatch")])
     assert [r.verdict for r in readings] == [Verdict.FAILED, Verdict.PROVED]
-    assert readings[0].messages == (
-        LeanMessage("error", 2, 2, None, None, "t is the problem's statement"),
-    )
+    assert readings[0].messages == (LeanMessage("error", 2, 2, None, None, "t is the problem's statement"),)
 
 
 def test_heartbeats_are_clamped():

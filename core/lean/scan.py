@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from core.format_checks.lexer import Token, TokenKind, significant_tokens
 from core.problems import Problem
@@ -68,7 +69,7 @@ WORD_RULES = (
         "metaprogram",
         "runs code while Lean checks the proof",
         "run_cmd run_tac run_elab run_meta by_elab initialize builtin_initialize simproc dsimproc "
-        "simproc_decl dsimproc_decl IO EIO BaseIO include_str include_bytes dbg_trace elab_stx% eval% "
+        "simproc_decl dsimproc_decl IO EIO BaseIO include_str include_bytes dbg_trace "
         "declare_config_elab register_simp_attr register_option set_premise_selector",
     ),
     _rule("attribute", "changes how tactics treat declarations that are not the proof's", "attribute"),
@@ -132,6 +133,8 @@ def _broken_rule(tokens: Sequence[Token], i: int, problem: Problem) -> tuple[str
     if token.kind not in (TokenKind.IDENTIFIER, TokenKind.KEYWORD, TokenKind.SYMBOL):
         return None
     word = token.text.removeprefix("_root_.")
+    if word == "#" and i + 1 < len(tokens) and tokens[i + 1].start == token.end:
+        word += tokens[i + 1].text
     if word in _WORDS:
         return _WORDS[word].name, f"`{word}` {_WORDS[word].reason}"
     if word.startswith(_META_NAMES):
@@ -149,7 +152,7 @@ def _broken_rule(tokens: Sequence[Token], i: int, problem: Problem) -> tuple[str
         return "set-option", f"only {' and '.join(sorted(OPTIONS))} may be set"
     if word == "@[":
         allowed = ATTRIBUTES | set(_attributes(list(significant_tokens(problem.statement)), 0))
-        forbidden = [name for name in _attributes(tokens, i) if name not in allowed]
+        forbidden = [n for n in _attributes(tokens, i) if n not in allowed and n not in _WORDS]
         if forbidden:
             return "attribute", f"the attribute {forbidden[0]} changes more than the proof"
     return None
@@ -174,7 +177,7 @@ def _attributes(tokens: Sequence[Token], start: int) -> list[str]:
 def _open_scope(tokens: Sequence[Token]) -> Refusal | None:
     """An `end` without a beginning would leave our scope; a namespace left open would hold our check."""
     scopes: list[Token] = []
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+    for token, following in zip_longest(tokens, tokens[1:]):
         if token.text not in ("namespace", "section", "mutual", "end"):
             continue
         named = following and following.kind is TokenKind.IDENTIFIER and following.line == token.line
