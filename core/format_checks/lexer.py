@@ -90,6 +90,7 @@ _NUMBER = (
     rf"|{_DIGITS}(?:\.(?:{_DIGITS}|(?=[eE][-+]?[0-9])|(?![.{_ID_FIRST}«])))?+(?:[eE][-+]?{_DIGITS})?+"
 )
 _ID_PART = f"(?:[{_ID_FIRST}][{_ID_REST}]*+|«[^»]*+»)"
+_STRING_REST = r'[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _COMMANDS = (
     r"\#(?:check_failure|check|eval!|eval|exit|print|synth|reduce|guard_msgs|guard|version|where|help)"
 )
@@ -114,6 +115,7 @@ _NEXT = re.compile(
   | (?P<bad>           [{_NEVER_LEAN}]++ | '(?!'))
   | (?P<comment>       --[^\n]*+)
   | (?P<block>         /-)
+  | (?P<string>        "{_STRING_REST})
   | (?P<quote>         ")
   | (?P<unclosed>      «)
   | (?P<symbol>        [{{}}] | {_longest_match(_LONG_SYMBOLS)} | .)
@@ -131,6 +133,7 @@ _KIND_OF_GROUP = {
         "index": TokenKind.NUMBER,
         "number": TokenKind.NUMBER,
         "char": TokenKind.CHAR,
+        "string": TokenKind.STRING,
         "bad": TokenKind.ERROR,
         "comment": TokenKind.LINE_COMMENT,
         "symbol": TokenKind.SYMBOL,
@@ -139,11 +142,12 @@ _KIND_OF_GROUP = {
 _PLAIN_GROUPS = frozenset(
     _GROUP[name] for name in ("space", "single", "interpolating", "name", "index", "number")
 )
-_SPACE, _INTERPOLATING, _SYMBOL = _GROUP["space"], _GROUP["interpolating"], _GROUP["symbol"]
+_SPACE, _INTERPOLATING, _STRING, _SYMBOL = (
+    _GROUP[name] for name in ("space", "interpolating", "string", "symbol")
+)
 _WORD = re.compile(rf"(?P<name>{_ID_PART}(?:\.{_ID_PART})*+)|(?<=\.)(?<!\.\.)[0-9]++|{_NUMBER}")
 _BLOCK_EDGE = re.compile(r"-/|/-")
 _LINE_TRIVIA = re.compile(r"(?:[ \t\r\n]|--[^\n]*+)*+")
-_STRING_REST = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _INTERPOLATED_REST = re.compile(r'[^"\\{]*+(?:\\.[^"\\{]*+)*+["{]', re.DOTALL)
 
 
@@ -174,13 +178,13 @@ def _spans(source: str, position: int = 0, *, plain: bool) -> Iterator[tuple[Tok
                 elif braces[-1]:
                     braces[-1] -= 1
                 else:
-                    kind, end = _string_rest(source, position + 1, _INTERPOLATED_REST)
+                    kind, end = _interpolated_rest(source, position + 1)
                     if source[end - 1] != "{":
                         braces.pop()
             if plain or kind is not TokenKind.SYMBOL:
                 yield kind, position, end
         else:
-            if group in _KIND_OF_GROUP:
+            if group in _KIND_OF_GROUP and not (interpolating and group == _STRING):
                 kind = _KIND_OF_GROUP[group]
             else:
                 kind, end = _long_token(source, position, match, interpolating)
@@ -192,8 +196,8 @@ def _spans(source: str, position: int = 0, *, plain: bool) -> Iterator[tuple[Tok
         position = end
 
 
-def _string_rest(source: str, start: int, rest: re.Pattern[str]) -> tuple[TokenKind, int]:
-    closed = rest.match(source, start)
+def _interpolated_rest(source: str, start: int) -> tuple[TokenKind, int]:
+    closed = _INTERPOLATED_REST.match(source, start)
     return (TokenKind.STRING, closed.end()) if closed else (TokenKind.ERROR, len(source))
 
 
@@ -213,8 +217,8 @@ def _long_token(
         found = source.find(closing, match.end())
         if found >= 0:
             return TokenKind.STRING, found + len(closing)
-    elif match.lastgroup == "quote":
-        return _string_rest(source, position + 1, _INTERPOLATED_REST if interpolating else _STRING_REST)
+    elif interpolating and source[position] == '"':
+        return _interpolated_rest(source, position + 1)
     return TokenKind.ERROR, len(source)
 
 
@@ -287,11 +291,16 @@ def _quoted_spans(source: str) -> tuple[tuple[TokenKind, int, int], ...]:
 
 def _blank(source: str, spans: Iterable[tuple[int, int]]) -> str:
     """`source` with each character of the spans but the line ends replaced by a space."""
-    pieces, position = [], 0
+    merged: list[tuple[int, int]] = []
     for start, end in spans:
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    pieces, position = [], 0
+    for start, end in merged:
         pieces.append(source[position:start])
-        text = source[start:end]
-        pieces.append("\n".join(" " * len(line) for line in text.split("\n")))
+        pieces.append("\n".join(" " * len(line) for line in source[start:end].split("\n")))
         position = end
     pieces.append(source[position:])
     return "".join(pieces)
