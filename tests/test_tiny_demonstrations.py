@@ -168,7 +168,7 @@ def test_the_nearest_proof_keeps_what_was_right(train: list[Theorem]) -> None:
         far = demonstrate(theorem, rng)
         kept.append([other.lines[0].text == given[0] for other in (near, far)])
     near_kept, far_kept = (sum(column) for column in zip(*kept, strict=True))
-    assert near_kept >= 27
+    assert near_kept >= 25
     assert far_kept < near_kept
 
 

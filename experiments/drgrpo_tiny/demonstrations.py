@@ -55,7 +55,7 @@ _SAID = [
 ]
 """Pattern of Lean's text → what to say about it."""
 _LONGEST_REASON = 60  # characters
-_TRIES = 8
+_TRIES = 16  # proofs that the nearest is chosen from
 _MOST_LINES = 5  # of a block: what the format checks allow in any case
 
 

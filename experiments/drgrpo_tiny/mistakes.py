@@ -34,7 +34,10 @@ def spoil(lines: Lines, theorem: Theorem, rng: random.Random) -> Lines | None:
     random order until one applies. None if none does, as for `rfl` alone.
     """
     spoilt = _once(lines, theorem, rng)
-    return _once(spoilt, theorem, rng) if spoilt and rng.random() < 0.2 else spoilt
+    if spoilt and rng.random() < 0.2:
+        twice = _once(spoilt, theorem, rng)
+        return spoilt if twice == lines else twice  # the second may undo the first
+    return spoilt
 
 
 def _once(lines: Lines, theorem: Theorem, rng: random.Random) -> Lines | None:
