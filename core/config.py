@@ -15,7 +15,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -30,11 +30,11 @@ C = TypeVar("C")
 @dataclass(frozen=True)
 class RunConfig:
     folder: str  # everything the run writes
-    on_existing: str  # "refuse", or "replace": delete the folder of an earlier run
+    on_existing: Literal["refuse", "replace"]  # replace: delete the folder of an earlier run
     seed: int
     steps: int
     save_every: int  # steps between saved policies; 0: only the last
-    wandb: str  # "auto": online when logged in, else offline; "online", "offline", "disabled"
+    wandb: Literal["auto", "online", "offline", "disabled"]  # auto: online when logged in, else offline
     threads: int  # torch threads a process; 0: torch's own choice
     timeout_minutes: float  # a rank that waits longer for the others ends the job
 
@@ -59,23 +59,23 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class PromptConfig:
-    style: str  # "kimina" (the recipe's wording) or "compact"
+    style: Literal["kimina", "compact"]  # kimina: the recipe's wording
     max_tokens: int  # longer prompts are left out, never cut
 
 
 @dataclass(frozen=True)
 class PolicyConfig:
     path: str  # Hugging Face folder, or the name of a hub model
-    dtype: str  # "bfloat16", "float32", "float64"
+    dtype: Literal["bfloat16", "float32", "float64"]
     attention: str  # transformers' attention implementation for the packed forward pass
-    sharding: str  # "none" (one process), "ddp", "fsdp"
+    sharding: Literal["none", "ddp", "fsdp"]  # none: one process
     activation_checkpointing: bool
     compile: bool
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    engine: str  # "transformers"
+    engine: Literal["transformers"]
     prompts: int  # prompts a step, over all ranks
     group_size: int  # rollouts a prompt
     max_new_tokens: int  # the response limit
@@ -86,7 +86,7 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class LeanConfig:
-    backend: str  # "auto" or "embedded"
+    backend: Literal["auto", "embedded"]
     workers: int  # Lean processes, a rank
     batch_size: int  # proofs a Lean process reads at once
     timeout_s: float  # wall clock a proof
@@ -103,7 +103,7 @@ class ErrorFixConfig:
     max_errors: int  # errors shown
     context_lines: int  # code lines before and after the faulty one
     max_characters: int  # of feedback
-    overlong: str  # "drop" or "cut" feedback beyond that
+    overlong: Literal["drop", "cut"]  # what happens to feedback beyond that
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class OptimiserConfig:
-    name: str  # "adamw" or "muon" (matrices by Muon, the rest by AdamW)
+    name: Literal["adamw", "muon"]  # muon: matrices by Muon, the rest by AdamW
     learning_rate: float
     matrix_learning_rate: float | None  # Muon's
     weight_decay: float
     beta1: float
     beta2: float
     max_grad_norm: float
-    schedule: str  # "constant" or "linear" (to zero)
+    schedule: Literal["constant", "linear"]  # linear: to zero
     warmup_updates: int
 
 

@@ -46,10 +46,9 @@ def problem_messages(problem: Problem, style: str) -> list[dict[str, str]]:
         statement = problem.header + problem.statement
         user = KIMINA_USER.format(informal=problem.informal, statement=statement.rstrip())
         return [{"role": "system", "content": KIMINA_SYSTEM}, {"role": "user", "content": user}]
-    if style == "compact":
-        user = COMPACT_USER.format(informal=problem.informal, statement=problem.statement)
-        return [{"role": "user", "content": user}]
-    raise UserError(f"prompt.style={style!r}: must be 'kimina' or 'compact'")
+    assert style == "compact", style
+    user = COMPACT_USER.format(informal=problem.informal, statement=problem.statement)
+    return [{"role": "user", "content": user}]
 
 
 def prompt_ids(tokenizer: Any, problem: Problem, style: str) -> tuple[int, ...]:

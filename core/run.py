@@ -135,11 +135,6 @@ class Run:
         self.barrier()
 
     def _refusal(self) -> str | None:
-        settings = self.config.run
-        if settings.on_existing not in ("refuse", "replace"):
-            return f"run.on_existing={settings.on_existing!r}: must be 'refuse' or 'replace'"
-        if settings.wandb not in ("auto", "online", "offline", "disabled"):
-            return f"run.wandb={settings.wandb!r}: must be auto, online, offline or disabled"
         if not self.folder.exists() or not any(self.folder.iterdir()):
             return None
         if not (self.folder / "run.json").is_file():

@@ -64,6 +64,8 @@ def test_the_resolved_config_loads_to_the_same_config(tmp_path: Path) -> None:
         ("rollout.temprature=1.0", "temprature"),
         ("run.steps=many", r"run\.steps"),
         ("run.steps=1.5", r"run\.steps"),
+        ("run.on_existing=overwrite", r"run\.on_existing: .*'refuse', 'replace'"),
+        ("prompt.style=verbose", r"prompt\.style: .*'kimina', 'compact'"),
         ("nonsense", "section.key=value"),
     ],
 )
@@ -99,7 +101,7 @@ class _Extended(Config):
 
 def test_a_key_that_no_code_reads_is_an_error() -> None:
     check_every_key_is_read(Config, EXPERIMENTS / "drgrpo_tiny")
-    with pytest.raises(UserError, match="extra.never_read_by_anyone"):
+    with pytest.raises(UserError, match=r"extra\.never_read_by_anyone"):
         check_every_key_is_read(_Extended, EXPERIMENTS / "drgrpo_tiny")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -116,10 +117,8 @@ def test_a_stopped_lean_pauses_the_run_and_scores_no_zeros(problem: Problem, ver
     def kill_lean() -> None:
         while not stop.is_set():
             for child in psutil.Process().children(recursive=True):
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             stop.wait(0.005)
 
     killer = threading.Thread(target=kill_lean)

@@ -1,4 +1,4 @@
-"""The transformers engine against a slow reference: one sequence at a time, no cache, the whole prefix anew."""
+"""The transformers engine against a slow reference: one sequence at a time and no cache."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_tokens_and_logprobs_equal_the_slow_reference(
     model_folder: Path, tokenizer: Any, temperature: float, top_p: float
 ) -> None:
     requests = _requests(count=4, copies=2)
-    eos = list(range(0, 40))  # many, so that some stop early, some late and some never
+    eos = list(range(40))  # many, so that some stop early, some late and some never
     engine = _engine(model_folder, tokenizer, max_rows=5, eos=eos)
     found = _by_key(engine.generate(requests, 12, temperature, top_p))
     reasons = set()
@@ -113,7 +113,7 @@ def test_tokens_and_logprobs_equal_the_slow_reference(
 @pytest.mark.parametrize("max_rows", [1, 3, 64])
 def test_tokens_do_not_depend_on_the_batch(model_folder: Path, tokenizer: Any, max_rows: int) -> None:
     requests = _requests(count=5, copies=3)
-    eos = list(range(0, 30))
+    eos = list(range(30))
     whole = _by_key(_engine(model_folder, tokenizer, 64, eos).generate(requests, 20, 1.0, 1.0))
     engine = _engine(model_folder, tokenizer, max_rows, eos)
     cut = _by_key(engine.generate(list(reversed(requests)), 20, 1.0, 1.0))
@@ -134,7 +134,7 @@ def test_samples_of_one_prompt_differ_and_seeds_matter(model_folder: Path, token
 
 def test_rollouts_come_as_they_finish(model_folder: Path, tokenizer: Any) -> None:
     requests = _requests(count=3, copies=8)
-    engine = _engine(model_folder, tokenizer, 64, eos=list(range(0, 60)))
+    engine = _engine(model_folder, tokenizer, 64, eos=list(range(60)))
     lengths = [len(r.completion_ids) for r in engine.generate(requests, 40, 1.0, 1.0)]
     assert lengths == sorted(lengths)
     assert lengths[0] < lengths[-1]

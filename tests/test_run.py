@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -132,16 +131,6 @@ def test_values_cross_ranks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("said once") == 1
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
-
-
-def test_an_unknown_wandb_mode_or_on_existing_is_an_error(tmp_path: Path) -> None:
-    config = _config(tmp_path / "run", "run.on_existing=overwrite")
-    with pytest.raises(UserError, match="refuse"), Run(config, "a") as run:
-        run.open_folder()
-    config = replace(config, run=replace(config.run, on_existing="refuse", wandb="maybe"))
-    with pytest.raises(UserError, match="offline"), Run(config, "a") as run:
-        run.open_folder()
-    assert not (tmp_path / "run").exists()
 
 
 def test_seeds_are_pure_and_apart() -> None:

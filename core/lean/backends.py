@@ -7,16 +7,11 @@ from core.errors import UserError
 from core.lean.embedded import EmbeddedLean
 from core.lean.verdict import Verifier
 
-BACKENDS = ("auto", "embedded")
-
 
 def make_verifier(config: LeanConfig) -> Verifier:
     """The verifier that `config.backend` names; `auto` takes the first that is there. What was taken
-    stands in its `name`. Raises UserError for a backend that is unknown or not on this machine."""
-    if config.backend in ("kimina", "local"):
-        raise UserError(f"lean.backend={config.backend!r} comes later; there is: {', '.join(BACKENDS)}")
-    if config.backend not in BACKENDS:
-        raise UserError(f"lean.backend={config.backend!r}: must be one of {', '.join(BACKENDS)}")
+    stands in its `name`. Raises UserError for a backend that is not on this machine."""
+    assert config.backend in ("auto", "embedded"), "a Kimina server and a local toolchain come beside it"
     try:
         return EmbeddedLean(
             workers=config.workers,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from core.errors import UserError
 from core.problems import Problem
 
 if TYPE_CHECKING:
@@ -72,8 +71,7 @@ def make_engine(
     config: Config, model_config: Any, tokenizer: Any, eos_ids: Sequence[int], run: Run
 ) -> RolloutEngine:
     """The engine that `rollout.engine` names, on this rank's device."""
-    if config.rollout.engine != "transformers":
-        raise UserError(f"rollout.engine={config.rollout.engine!r}: must be 'transformers'")
+    assert config.rollout.engine == "transformers", "vLLM comes beside it"
     from core.rollout.transformers_engine import TransformersEngine
 
     return TransformersEngine(

@@ -1,0 +1,129 @@
+"""Kimina-Prover-RL at 1.7 B, straight: the published recipe, with no switches.
+
+    torchrun --nproc-per-node=8 experiments/drgrpo_1p7b/train.py
+    torchrun --nproc-per-node=8 experiments/drgrpo_1p7b/train.py --dry-run
+
+Half of a step's prompts are fresh problems, half are failed attempts with Lean's messages; a rollout that
+passes the format checks and Lean earns 1, any other 0; Dr. GRPO learns from it. Where it departs from the
+published run, on purpose: a verdict that the infrastructure owes us is censored, never scored 0; pass@k is
+unbiased; the loss's constant is the same for every micro-batch; helper lemmas before the theorem are kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.advantages import group_advantages
+from core.config import Config
+from core.dry_run import dry_run
+from core.error_fix import ErrorFixCache, failed_attempts, step_requests
+from core.evaluate import evaluate
+from core.losses.drgrpo import drgrpo_loss
+from core.losses.mismatch import mismatch_stats
+from core.metrics import mean_metrics, rollout_metrics, rollout_rows
+from core.packing import pack, train_sequences
+from core.policy import full_parameters, load_policy, old_logprobs, policy_logprobs, save_policy
+from core.problems import ProblemStream, load_problems
+from core.prompts import load_tokenizer
+from core.report import Report
+from core.rewards import in_request_order, make_judge
+from core.rollout import make_engine
+from core.run import Run, launch
+from core.update import finish_gradients, guard_finite, make_optimiser, rate_factor, reduce_stats
+
+
+def train(config: Config, run: Run) -> None:
+    tokenizer, eos_ids = load_tokenizer(config.policy.path)
+    heldout = load_problems(config.data.heldout, config.data.heldout_columns)
+    stream = ProblemStream(load_problems(config.data.train, config.data.train_columns), config)
+    policy = load_policy(config.policy)
+    optimiser = make_optimiser(policy, config.optimiser)
+    engine = make_engine(config, policy.causal_lm.config, tokenizer, eos_ids, run)
+    judge = make_judge(config, run)
+    cache = ErrorFixCache(config.error_fix.cache_size)
+    report = Report(run, tokenizer, config.evaluate.samples)
+    run.open_folder()
+
+    updates = config.rollout.prompts // config.loss.prompts_per_update
+    # Dr. GRPO: one constant for every update, sequences × response limit, whatever was sampled.
+    normaliser = config.loss.prompts_per_update * config.rollout.group_size * config.rollout.max_new_tokens
+
+    def measure(step: int, count: int) -> None:
+        engine.update_weights(full_parameters(policy))
+        outcomes, scored = evaluate(run, engine, judge, tokenizer, eos_ids, config, heldout[:count])
+        report.evaluation(step, outcomes, scored)
+
+    measure(0, config.evaluate.problems)
+    for step in range(1, config.run.steps + 1):
+        # Half failed attempts, half fresh problems; each rollout goes to Lean the moment it is finished.
+        requests_B = step_requests(stream, cache, tokenizer, config, step)
+        mine = run.share(requests_B, key=lambda request: request.group)
+        with run.phase("rollout", total=len(mine)) as advance:
+            engine.update_weights(full_parameters(policy))
+            rollouts = engine.generate(
+                mine, config.rollout.max_new_tokens, config.rollout.temperature, config.rollout.top_p
+            )
+            scored_B = in_request_order(run.gather(judge.score(rollouts, advance)), requests_B)
+        cache.add(failed_attempts(scored_B, tokenizer, eos_ids, config))
+
+        # Dr. GRPO: reward minus the group's mean, not divided by the group's standard deviation.
+        advantages_B = group_advantages([s.reward for s in scored_B], [r.group for r in requests_B])
+
+        update_metrics = []
+        with run.phase("update", total=updates) as advance:
+            minibatches = train_sequences([s.rollout for s in scored_B], advantages_B, updates)
+            packed = [
+                pack(
+                    sequences,
+                    token_budget=config.loss.tokens_per_microbatch,
+                    rank=run.rank,
+                    world_size=run.world_size,
+                    device=policy.device,
+                    dtype=policy.logprob_dtype,
+                )
+                for sequences in minibatches
+                if sequences  # where rewards differ in no group there is nothing to learn
+            ]
+            old = old_logprobs(policy, packed, temperature=config.rollout.temperature)
+            for number, (microbatches, old_K) in enumerate(zip(packed, old, strict=True)):
+                stats = []
+                for microbatch, old_C in zip(microbatches, old_K, strict=True):
+                    logprobs_C, _ = policy_logprobs(
+                        policy, microbatch, temperature=config.rollout.temperature, entropy=False
+                    )
+                    old_C = logprobs_C.detach() if old_C is None else old_C
+                    loss, stat = drgrpo_loss(
+                        logprobs_C,
+                        old_C,
+                        microbatch.advantages_C,
+                        microbatch.mask_C,
+                        microbatch.weights_C,
+                        clip_low=config.loss.clip_low,
+                        clip_high=config.loss.clip_high,
+                        dual_clip=config.loss.dual_clip,
+                        normaliser=normaliser,
+                    )
+                    loss.backward()
+                    gap = mismatch_stats(old_C, microbatch.sampler_logprobs_C, microbatch.mask_C)
+                    stats.append(stat | gap)
+                grad_norm = finish_gradients(policy, config.optimiser.max_grad_norm)
+                update_metrics.append(reduce_stats(stats) | {"update/grad_norm": grad_norm})
+                guard_finite(update_metrics[-1]["loss/policy/sum"], grad_norm, microbatches, run.folder)
+                factor = rate_factor(
+                    config.optimiser, (step - 1) * updates + number, config.run.steps * updates
+                )
+                optimiser.step(factor)
+                advance(1)
+
+        metrics = rollout_metrics(scored_B, advantages_B) | mean_metrics(update_metrics)
+        report.step(step, metrics, rollout_rows(scored_B, advantages_B, tokenizer, step))
+        last = step == config.run.steps
+        if last or (config.evaluate.every and step % config.evaluate.every == 0):
+            measure(step, config.evaluate.problems if last else config.evaluate.quick_problems)
+        if last or (config.run.save_every and step % config.run.save_every == 0):
+            save_policy(policy, tokenizer, run.folder / "policies" / f"step_{step:05d}")
+    report.finish()
+
+
+if __name__ == "__main__":
+    launch(Config, Path(__file__).with_name("config.yaml"), train, dry_run)
