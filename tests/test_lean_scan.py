@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lean_cheats import CHEATS, FALSE
 
 from core.lean.assemble import own_text
 from core.lean.scan import WORD_RULES, Refusal, scan
 from core.problems import Problem
-from tests.lean_cheats import CHEATS, FALSE
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

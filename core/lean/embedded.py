@@ -36,7 +36,7 @@ from core.problems import Problem
 
 MAX_HEARTBEATS = 400_000  # about 10 s of elaboration; the wall clock ends what this does not
 MAX_TRIES = 4  # runs of one check alone before it is given up as UNKNOWN
-IDLE_SHARE = 0.2  # a timeout that used less than this share of its time on a CPU was not Lean's doing
+IDLE_SHARE = 0.05  # a timeout that used less of its time on a CPU was not the doing of the proof
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 # What may reach beyond a text's own declarations; a text that holds it, even in a comment, has its own file.
 _REACHING = re.compile(
