@@ -16,6 +16,7 @@ from typing import Literal
 
 from core.advantages import group_advantages, standardised_advantages
 from core.config import Config as RecipeConfig
+from core.data import load_problems
 from core.dry_run import dry_run
 from core.error_fix import ErrorFixCache, failed_attempts, step_requests
 from core.evaluate import evaluate
@@ -25,7 +26,7 @@ from core.losses.mismatch import mismatch_stats
 from core.metrics import mean_metrics, rollout_metrics, rollout_rows
 from core.packing import pack, train_sequences
 from core.policy import full_parameters, load_policy, old_logprobs, policy_logprobs, save_policy
-from core.problems import ProblemStream, load_problems
+from core.problems import ProblemStream
 from core.prompts import load_tokenizer
 from core.report import Report
 from core.rewards import in_request_order, make_judge
