@@ -20,10 +20,7 @@ def group_advantages(rewards_B: Sequence[float | None], groups_B: Sequence[Hasha
     >>> group_advantages([1.0, 0.0, None, 1.0, 1.0], ["a", "a", "a", "b", "b"])
     [0.5, -0.5, None, 0.0, 0.0]
     """
-    means = {
-        group: math.fsum(rewards) / len(rewards)
-        for group, rewards in _rewards_by_group(rewards_B, groups_B).items()
-    }
+    means = {group: _mean(rewards) for group, rewards in _by_group(rewards_B, groups_B).items()}
     return [
         None if reward is None else reward - means[group]
         for reward, group in zip(rewards_B, groups_B, strict=True)
@@ -37,8 +34,8 @@ def standardised_advantages(
 
     Source: Shao et al., DeepSeekMath, arXiv 2402.03300, §4.1.
     """
-    groups = _rewards_by_group(rewards_B, groups_B)
-    means = {group: math.fsum(rewards) / len(rewards) for group, rewards in groups.items()}
+    groups = _by_group(rewards_B, groups_B)
+    means = {group: _mean(rewards) for group, rewards in groups.items()}
     deviations = {
         group: math.sqrt(
             math.fsum((reward - means[group]) ** 2 for reward in rewards) / max(len(rewards) - 1, 1)
@@ -51,9 +48,12 @@ def standardised_advantages(
     ]
 
 
-def _rewards_by_group(
-    rewards_B: Sequence[float | None], groups_B: Sequence[Hashable]
-) -> dict[Hashable, list[float]]:
+def _mean(rewards: Sequence[float]) -> float:
+    low, high = min(rewards), max(rewards)
+    return low if low == high else math.fsum(rewards) / len(rewards)  # exact where all are equal
+
+
+def _by_group(rewards_B: Sequence[float | None], groups_B: Sequence[Hashable]) -> dict[Hashable, list[float]]:
     if len(rewards_B) != len(groups_B):
         raise ValueError(
             f"{len(rewards_B)} rewards but {len(groups_B)} group ids: give one group id a reward"

@@ -1,4 +1,4 @@
-"""One of several gloo processes that check each other's gradients; started by tests/test_step_distributed.py."""
+"""One of several gloo processes whose gradients test_step_distributed.py compares."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def accumulate(
     world_size: int = 1,
     count: int | None = None,
 ) -> list[dict[str, Tensor]]:
-    """Forward and backward over this rank's micro-batches; returns their metrics. count: N, if not all rows."""
+    """Forward and backward over this rank's micro-batches; their metrics. count: N, if not all rows."""
     tokens, stats = completion_tokens(sequences), []
     for batch in pack(
         sequences,

@@ -81,10 +81,10 @@ def _matmul(left: Tensor, right: Tensor) -> Tensor:
 class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_CH, head_VH, targets_C, temperature, entropy, chunk_tokens, chunk_vocabulary):
-        ctx.sizes = (temperature, entropy, chunk_tokens, chunk_vocabulary)
+        ctx.entropy, ctx.sizes = entropy, (temperature, chunk_tokens, chunk_vocabulary)
         compute = torch.promote_types(hidden_CH.dtype, torch.float32)
-        log_total_C = hidden_CH.new_full(targets_C.shape, -torch.inf, dtype=compute)
-        chosen_C, mean_C = torch.zeros_like(log_total_C), torch.zeros_like(log_total_C)
+        log_total_C = hidden_CH.new_full(targets_C.shape, torch.finfo(compute).min, dtype=compute)
+        chosen_C, entropy_C = torch.zeros_like(log_total_C), torch.zeros_like(log_total_C)
         for tokens, words, logits_cv, _ in _logit_chunks(hidden_CH, head_VH, *ctx.sizes):
             local_c = targets_C[tokens] - words.start
             inside_c = (local_c >= 0) & (local_c < logits_cv.shape[1])
@@ -93,11 +93,13 @@ class _ChunkedLogprobs(torch.autograd.Function):
             before_c = log_total_C[tokens].clone()
             log_total_c = torch.logaddexp(before_c, logits_cv.logsumexp(dim=-1))
             log_total_C[tokens] = log_total_c
-            if entropy:  # the running mean of the logits under the softmax so far
-                share_cv = (logits_cv - log_total_c[:, None]).exp_()
-                kept_c = mean_C[tokens] * (before_c - log_total_c).exp()
-                mean_C[tokens] = kept_c + share_cv.mul_(logits_cv).sum(-1)
-        entropy_C = log_total_C - mean_C  # H = log Σ exp l − E[l]
+            if (
+                entropy
+            ):  # of the softmax over the words so far, whose log-probs fall by `shift` with each chunk
+                shift_c = log_total_c - before_c
+                logp_cv = logits_cv.sub_(log_total_c[:, None])
+                added_c = (logp_cv.exp() * logp_cv).sum(-1)
+                entropy_C[tokens] = (-shift_c).exp() * (entropy_C[tokens] + shift_c) - added_c
         ctx.save_for_backward(hidden_CH, head_VH, targets_C, log_total_C, entropy_C)
         return chosen_C - log_total_C, entropy_C
 
@@ -106,14 +108,14 @@ class _ChunkedLogprobs(torch.autograd.Function):
     def backward(ctx, grad_logprobs_C, grad_entropy_C):
         """∂log p_t/∂l_j = 1[j = t] − p_j  and  ∂H/∂l_j = −p_j (log p_j + H)."""
         hidden_CH, head_VH, targets_C, log_total_C, entropy_C = ctx.saved_tensors
-        temperature, entropy = ctx.sizes[:2]
+        temperature = ctx.sizes[0]
         grad_hidden_CH = torch.zeros_like(hidden_CH, dtype=log_total_C.dtype)
-        grad_head_VH = torch.empty_like(head_VH)
+        grad_head_VH = torch.zeros_like(head_VH)
         sums = {}
         for tokens, words, logits_cv, head_vH in _logit_chunks(hidden_CH, head_VH, *ctx.sizes):
             logp_cv = logits_cv.sub_(log_total_C[tokens, None])
             grad_c = grad_logprobs_C[tokens]
-            if entropy:
+            if ctx.entropy:
                 scale_cv = (logp_cv + entropy_C[tokens, None]).mul_(-grad_entropy_C[tokens, None])
                 scale_cv.sub_(grad_c[:, None])
                 grad_cv = logp_cv.exp_().mul_(scale_cv)
@@ -139,7 +141,6 @@ def _logit_chunks(
     hidden_CH: Tensor,
     head_VH: Tensor,
     temperature: float,
-    _entropy: bool,
     chunk_tokens: int,
     chunk_vocabulary: int,
 ) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:

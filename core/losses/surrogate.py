@@ -16,7 +16,7 @@ Stats = dict[str, Tensor]
 def log_ratio(policy_logprobs_C: Tensor, old_logprobs_C: Tensor, mask_C: Tensor) -> Tensor:
     """log ρ = policy − old; 0 where the mask is 0.
 
-    What is masked may then hold anything, NaN included; a mask applied later would leave 0 · NaN in gradients.
+    What is masked may then hold anything, even NaN; a mask applied later would leave 0 · NaN in gradients.
     """
     return torch.where(mask_C > 0, policy_logprobs_C - old_logprobs_C, 0.0)
 
