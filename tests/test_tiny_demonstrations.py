@@ -11,10 +11,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from core.config import ColumnsConfig, load_config
+from core.data import load_problems
 from core.format_checks import PRESETS, check_format
 from core.lean.backends import make_verifier
 from core.lean.verdict import LeanMessage, Verdict, Verifier
-from core.problems import load_problems
 from experiments.drgrpo_tiny import prepare
 from experiments.drgrpo_tiny.demonstrations import (
     Attempt,
@@ -26,7 +26,7 @@ from experiments.drgrpo_tiny.demonstrations import (
 )
 from experiments.drgrpo_tiny.families import FAMILIES
 from experiments.drgrpo_tiny.mistakes import KINDS, spoil
-from experiments.drgrpo_tiny.prepare import check_all_proved, fix_rows, verify
+from experiments.drgrpo_tiny.prepare import fix_rows, require_proofs, spoilt_attempts, submit
 from experiments.drgrpo_tiny.theorems import Theorem, split
 from experiments.drgrpo_tiny.tokenizer import train_tokenizer
 
@@ -73,13 +73,13 @@ def _rows(folder: Path) -> list[dict]:
 
 def test_lean_accepts_every_demonstration(lean: Verifier, attempts: list[Attempt]) -> None:
     assert {attempt.theorem.family for attempt in attempts} == set(FAMILIES)
-    check_all_proved(attempts, lean)
+    require_proofs(attempts, submit(attempts, lean))
 
 
 def test_a_demonstration_that_is_no_proof_is_refused(lean: Verifier, attempts: list[Attempt]) -> None:
     wrong = with_lines(attempts[0], ["h99"], random.Random(0))
     with pytest.raises(ValueError, match=r"h99"):
-        check_all_proved([attempts[1], wrong], lean)
+        require_proofs([attempts[1], wrong], submit([attempts[1], wrong], lean))
 
 
 def test_every_demonstration_passes_the_format_checks(attempts: list[Attempt]) -> None:
@@ -109,7 +109,7 @@ def test_spoilt_proofs_fail_with_an_error_message(lean: Verifier, attempts: list
         if lines is not None:
             assert lines != [line.text for line in attempt.lines]
             failed.append(with_lines(attempt, lines, rng))
-    results = verify(failed, lean)
+    results = [answer.result() for answer in submit(failed, lean)]
     verdicts = [result.verdict for result in results]
     assert verdicts.count(Verdict.FAILED) >= 0.95 * len(failed) >= 250
     assert set(verdicts) <= {Verdict.FAILED, Verdict.PROVED}
@@ -129,8 +129,10 @@ def test_every_kind_of_mistake_occurs(attempts: list[Attempt]) -> None:
 
 def test_error_fix_rows_end_in_the_right_proof(lean: Verifier, train: list[Theorem]) -> None:
     settings = load_config(prepare.Config, YAML, []).error_fix
-    rows = fix_rows(train, 40, settings, lean, random.Random(3))
-    assert len(rows) == 40
+    rng = random.Random(3)
+    pairs = spoilt_attempts(train, 40, rng)
+    rows = fix_rows(pairs, submit([failed for _, failed in pairs], lean), settings, rng)
+    assert len(rows) >= 40
     for row in rows:
         roles = [message["role"] for message in row["messages"]]
         assert roles == ["user", "assistant", "user", "assistant"]

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,15 @@ def prepare(config: Config, verifier: Verifier) -> None:
     _write(folder / "heldout.jsonl", (asdict(theorem.problem()) for theorem in heldout))
 
     rng = random.Random(f"{config.seed} demonstrations")
-    fixes = fix_rows(train, config.error_fix_demonstrations, config.error_fix, verifier, rng)
-    attempts = [
+    spoilt = spoilt_attempts(train, config.error_fix_demonstrations, rng)
+    spoilt_answers = submit([failed for _, failed in spoilt], verifier)
+    attempts = [  # while Lean reads
         demonstrate(train[index % len(train)].renamed(rng), rng) for index in range(config.demonstrations)
     ]
-    check_all_proved(attempts[: config.checked_demonstrations], verifier)
-    rows = [*map(proof_row, attempts), *fixes]
+    checked = attempts[: config.checked_demonstrations]
+    require_proofs(checked, submit(checked, verifier))
+    fixes = fix_rows(spoilt, spoilt_answers, config.error_fix, rng)
+    rows = [*map(proof_row, attempts), *fixes[: config.error_fix_demonstrations]]
     rng.shuffle(rows)
     _write(folder / "demonstrations.jsonl", rows)
 
@@ -83,26 +87,31 @@ def proof_row(attempt: Attempt) -> Row:
     return {"problem": attempt.theorem.name, "kind": "proof", "messages": messages}
 
 
-def fix_rows(
-    theorems: Sequence[Theorem],
-    count: int,
-    settings: ErrorFixConfig,
-    verifier: Verifier,
-    rng: random.Random,
-) -> list[Row]:
-    """`count` rows, a few less if by bad luck many spoilt proofs (one in a hundred) still are proofs."""
-    candidates: list[tuple[Attempt, Attempt]] = []
-    while len(candidates) < count + count // 20:
+def spoilt_attempts(
+    theorems: Sequence[Theorem], count: int, rng: random.Random
+) -> list[tuple[Attempt, Attempt]]:
+    """Pairs of a right attempt and one spoilt: 5 % more than `count`, as a few still are proofs."""
+    pairs: list[tuple[Attempt, Attempt]] = []
+    while len(pairs) < count + count // 20:
         right = demonstrate(rng.choice(theorems).renamed(rng), rng)
         spoilt = spoil([line.text for line in right.lines], right.theorem, rng)
         if spoilt is not None:
-            candidates.append((right, with_lines(right, spoilt, rng)))
-    results = verify([failed for _, failed in candidates], verifier)
+            pairs.append((right, with_lines(right, spoilt, rng)))
+    return pairs
+
+
+def fix_rows(
+    pairs: Sequence[tuple[Attempt, Attempt]],
+    answers: Sequence[Future[LeanResult]],
+    settings: ErrorFixConfig,
+    rng: random.Random,
+) -> list[Row]:
+    """A row for each spoilt attempt that Lean did fail."""
     rows = [
-        fix_row(right, failed.completion, failed.code, result, settings, rng)
-        for (right, failed), result in zip(candidates, results, strict=True)
+        fix_row(right, failed.completion, failed.code, answer.result(), settings, rng)
+        for (right, failed), answer in zip(pairs, answers, strict=True)
     ]
-    return [row for row in rows if row is not None][:count]
+    return [row for row in rows if row is not None]
 
 
 def fix_row(
@@ -142,19 +151,18 @@ def fix_row(
     return {"problem": right.theorem.name, "kind": "error_fix", "messages": messages}
 
 
-def verify(attempts: Sequence[Attempt], verifier: Verifier) -> list[LeanResult]:
-    """Lean's answers, in order."""
-    checks = (
-        LeanCheck(f"demonstration-{index}", attempt.theorem.problem(), attempt.code)
+def submit(attempts: Sequence[Attempt], verifier: Verifier) -> list[Future[LeanResult]]:
+    """Lean's answers to come, in order."""
+    return [
+        verifier.submit(LeanCheck(f"{index}", attempt.theorem.problem(), attempt.code))
         for index, attempt in enumerate(attempts)
-    )
-    futures = [verifier.submit(check) for check in checks]
-    return [future.result() for future in futures]
+    ]
 
 
-def check_all_proved(attempts: Sequence[Attempt], verifier: Verifier) -> None:
-    """Raise ValueError unless Lean accepts every one."""
-    for attempt, result in zip(attempts, verify(attempts, verifier), strict=True):
+def require_proofs(attempts: Sequence[Attempt], answers: Sequence[Future[LeanResult]]) -> None:
+    """Raise ValueError unless Lean accepts every attempt."""
+    for attempt, answer in zip(attempts, answers, strict=True):
+        result = answer.result()
         if result.verdict is not Verdict.PROVED:
             said = result.messages[0].text if result.messages else result.rule
             raise ValueError(
