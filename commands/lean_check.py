@@ -14,20 +14,23 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from core.config import LeanConfig
 from core.format_checks.lexer import Token, TokenKind, significant_tokens
 from core.lean.assemble import split_statement
 from core.lean.backends import make_verifier
 from core.lean.verdict import LeanCheck, LeanResult, Verdict
 from core.problems import Problem
 
-SETTINGS = {
-    "workers": 2,
-    "batch_size": 16,
-    "timeout_s": 60.0,
-    "memory_mb": 2048,
-    "max_output_bytes": 1 << 20,
-    "cache_entries": 0,
-}
+SETTINGS = LeanConfig(
+    backend="auto",
+    workers=2,
+    batch_size=16,
+    timeout_s=60.0,
+    memory_mb=2048,
+    max_output_bytes=1 << 20,
+    cache_entries=0,
+    retry_s=1.0,
+)
 COLOURS = {Verdict.PROVED: "green", Verdict.UNKNOWN: "yellow"}
 
 
@@ -129,7 +132,7 @@ def main() -> int:
     try:
         source = path.read_text(encoding="utf-8")
         checks = make_checks(source)
-        verifier = make_verifier("auto", **SETTINGS)
+        verifier = make_verifier(SETTINGS)
     except (OSError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 2

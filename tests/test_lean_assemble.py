@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.lean.assemble import (
+    Doubt,
     Statement,
     clamp_heartbeats,
     make_file,
@@ -202,8 +203,14 @@ def test_an_error_or_a_sorry_outweighs_the_axioms():
 
 def test_a_statement_that_does_not_elaborate_says_nothing_of_the_proof():
     (reading,) = read_messages(example(), [*PROOF, at(5, 2, "Unknown identifier `p`")])
-    assert reading.verdict is None
+    assert (reading.verdict, reading.doubt) == (None, Doubt.OURS)
     assert "own statement" in reading.reason
+
+
+def test_a_header_that_does_not_elaborate_says_nothing_of_any_proof():
+    readings = read_messages(example(alone=False), [at(2, 0, "unknown module prefix 'Mathlib'")])
+    assert [(r.verdict, r.doubt) for r in readings] == [(None, Doubt.OURS)] * 2
+    assert "unknown module" in readings[0].reason
 
 
 def test_positions_are_the_models_own():

@@ -15,6 +15,8 @@ import psutil
 import pytest
 from lean_cheats import CHEATS, FALSE
 
+from core.config import LeanConfig
+from core.errors import UserError
 from core.lean import library
 from core.lean.backends import make_verifier
 from core.lean.embedded import CANARIES, EmbeddedLean, Job
@@ -202,6 +204,22 @@ def test_a_statement_that_does_not_elaborate_is_not_the_proofs_fault(lean):
 def test_a_statement_that_cannot_be_split_is_an_error(lean):
     with pytest.raises(ValueError, match="no theorem"):
         lean.submit(check(PROOF, Problem("swap", "swap", "", "", "")))
+
+
+def test_a_problem_that_needs_a_library_is_an_error(lean):
+    problem = replace(SWAP, header="import Mathlib\nopen Real")
+    with pytest.raises(ValueError, match="swap has imports, and the embedded Lean has no library"):
+        lean.submit(check(PROOF, problem))
+
+
+def test_our_own_header_stands_before_the_statement(lean):
+    problem = replace(SWAP, header="open And\nset_option maxHeartbeats 0")
+    assert (
+        result(lean, PROOF.replace("⟨h.right, h.left⟩", "intro h.right h.left"), problem).verdict
+        is Verdict.PROVED
+    )
+    broken = replace(SWAP, header="open Nowhere")
+    assert result(lean, PROOF, broken).verdict is Verdict.UNKNOWN
 
 
 # --- cheats -------------------------------------------------------------------------------------
@@ -570,16 +588,11 @@ def test_a_cache_that_cannot_be_written_says_what_to_set(tmp_path, monkeypatch):
 
 def test_without_the_wheel_the_other_backends_are_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"kimina .* or local"):
-        make_verifier("auto", **SETTINGS)
+    with pytest.raises(UserError, match=r"(?s)lean.backend=auto: .*kimina .* or local"):
+        make_verifier(LeanConfig(backend="auto", retry_s=1.0, **SETTINGS))
 
 
-@pytest.mark.parametrize("backend", ["kimina", "local"])
-def test_backends_to_come_are_refused(backend):
-    with pytest.raises(ValueError, match="comes with issue 3"):
-        make_verifier(backend, **SETTINGS)
-
-
-def test_an_unknown_backend_is_refused():
-    with pytest.raises(ValueError, match="unknown Lean backend 'lean4'"):
-        make_verifier("lean4", **SETTINGS)
+def test_auto_takes_the_embedded_lean_and_says_so():
+    verifier = make_verifier(LeanConfig(backend="auto", retry_s=1.0, **SETTINGS))
+    assert verifier.name == "embedded"
+    verifier.close()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -268,14 +269,22 @@ def clamp_heartbeats(header: str, limit: int) -> str:
 # --- the evidence -------------------------------------------------------------------------------
 
 
+class Doubt(Enum):
+    """Why Lean's messages say nothing about a proof that can be trusted."""
+
+    OURS = "the header or the problem's statement does not elaborate"
+    CUT = "Lean did not reach the end of the file"
+    SILENT = "Lean did not answer our commands around the proof"
+
+
 @dataclass(frozen=True)
 class Reading:
-    """What Lean's messages say about one piece: PROVED, FAILED, or None with the reason why they say
-    nothing that can be trusted."""
+    """What Lean's messages say about one piece: PROVED, FAILED, or a doubt and its particulars."""
 
     verdict: Verdict | None
     messages: tuple[LeanMessage, ...]
-    reason: str
+    doubt: Doubt | None = None
+    reason: str = ""
 
 
 def read_messages(file: LeanFile, raw: Sequence[dict[str, Any]]) -> list[Reading]:
@@ -287,42 +296,45 @@ def read_messages(file: LeanFile, raw: Sequence[dict[str, Any]]) -> list[Reading
     located = [(m["pos"]["line"], m) for m in raw if m.get("pos")]
     located.sort(key=lambda pair: (pair[0], pair[1]["pos"]["column"]))
     sentinel = any(line == file.sentinel_line and m["severity"] == "error" for line, m in located)
-    readings = []
-    for piece, start in zip(file.pieces, file.starts, strict=True):
-        own = [(line - start + 1, m) for line, m in located if 0 <= line - start < piece.last_line]
-        readings.append(
-            _read_piece(piece, own)
-            if sentinel
-            else Reading(None, (), "Lean did not reach the end of the file")
+    header = [m for line, m in located if line < file.starts[0] and m["severity"] == "error"]
+    if header:
+        reason = f"the header does not elaborate: {header[0]['data']}"
+        return [Reading(None, (), Doubt.OURS, reason)] * len(file.pieces)
+    if not sentinel:
+        return [Reading(None, (), Doubt.CUT, Doubt.CUT.value)] * len(file.pieces)
+    return [
+        _read_piece(
+            piece, [(line - start + 1, m) for line, m in located if 0 <= line - start < piece.last_line]
         )
-    return readings
+        for piece, start in zip(file.pieces, file.starts, strict=True)
+    ]
 
 
 def _read_piece(piece: Piece, own: Sequence[tuple[int, dict[str, Any]]]) -> Reading:
     ours = [m for line, m in own if line < piece.code_line and m["severity"] == "error"]
     if ours:
         text = _scrub(piece, ours[0]["data"])
-        return Reading(None, (), f"the problem's own statement does not elaborate: {text}")
+        return Reading(None, (), Doubt.OURS, f"the problem's own statement does not elaborate: {text}")
     mark = re.compile(rf"{re.escape(piece.namespace)}stmt_{piece.nonce}(\.\{{.*\}})? : Prop")
     if not any(line == piece.mark_line and mark.fullmatch(m["data"].strip()) for line, m in own):
-        return Reading(None, (), "Lean did not see the statement in our scope")
+        return Reading(None, (), Doubt.SILENT, "Lean did not see the statement in our scope")
     messages = tuple(
         _message(piece, line, m)
         for line, m in own
         if line >= piece.code_line and line != piece.check_line + 1
     )
     if any(m["severity"] == "error" for _, m in own):
-        return Reading(Verdict.FAILED, messages, "")
+        return Reading(Verdict.FAILED, messages)
     answers = [m["data"] for line, m in own if line == piece.check_line + 1]
     axioms = _axioms(piece, answers[-1]) if answers else None
     if axioms is None:
-        return Reading(None, messages, "Lean did not say which axioms the theorem depends on")
+        return Reading(None, messages, Doubt.SILENT, "Lean did not say which axioms the theorem has")
     forbidden = sorted(axioms - ALLOWED_AXIOMS)
     if forbidden or any(m.text.startswith("declaration uses") for m in messages):
-        line, column = _name_position(piece)
         text = f"the proof depends on {', '.join(forbidden) or 'sorry'}, which is not allowed"
-        return Reading(Verdict.FAILED, (*messages, LeanMessage("error", line, column, None, None, text)), "")
-    return Reading(Verdict.PROVED, messages, "")
+        message = LeanMessage("error", *_name_position(piece), None, None, text)
+        return Reading(Verdict.FAILED, (*messages, message))
+    return Reading(Verdict.PROVED, messages)
 
 
 def _axioms(piece: Piece, answer: str) -> frozenset[str] | None:

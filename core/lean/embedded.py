@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from core.lean.assemble import (
+    Doubt,
     Reading,
     clamp_heartbeats,
     make_file,
@@ -119,7 +120,13 @@ class EmbeddedLean:
     # --- the protocol ---------------------------------------------------------------------------
 
     def submit(self, check: LeanCheck) -> Future[LeanResult]:
-        """Queue one check. Raises ValueError if the problem's own statement cannot be split."""
+        """Queue one check. Raises ValueError if the problem's own statement cannot be split, or if its
+        header imports what this Lean does not have."""
+        if "import" in check.problem.header:
+            raise ValueError(
+                f"the header of problem {check.problem.name} has imports, and the embedded Lean has no "
+                "library; use the kimina or the local verifier for it"
+            )
         code = own_text(check.code, check.problem)
         refusal = scan(code, check.problem)
         shareable = _shareable(check.problem, code)
@@ -317,9 +324,9 @@ class EmbeddedLean:
         last_words = answer["errors"].strip().split("\n")[-1]
         if died_of:
             return Verdict.CRASHED, f"Lean died of {signal.Signals(died_of).name}: {last_words}"
-        if reading.reason.startswith("the problem's own statement"):
+        if reading.doubt is Doubt.OURS:
             return None, reading.reason
-        if reading.reason.startswith("Lean did not reach the end"):
+        if reading.doubt is Doubt.CUT:
             return Verdict.CRASHED, last_words or reading.reason
         return Verdict.FAILED, reading.reason
 

@@ -69,20 +69,21 @@ def kill_session(child):
         return
 
 
-def limit_child(timeout_s, memory_mb):
+def limit_child(timeout_s, memory_mb, isolated):
     """Limits that the child cannot lift again. Address space is what it has now plus `memory_mb`."""
     with open("/proc/self/statm") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
-    seconds = int(timeout_s) + 2
+    cpu_s = 2 * int(timeout_s) + 2  # the wall clock comes first; this is for when nobody watches
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
     for what, limit in (
         (resource.RLIMIT_AS, mapped + (MAIN_STACK_MB + memory_mb) * MIB),
-        (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 32),
-        (resource.RLIMIT_NPROC, 64),
     ):
         resource.setrlimit(what, (limit, limit))
+    if isolated:  # outside a namespace of our own it would count all processes of the user
+        resource.setrlimit(resource.RLIMIT_NPROC, (64, 64))
 
 
 def read_until_end(child, pipes, deadline, max_bytes):
@@ -117,7 +118,7 @@ def read_until_end(child, pipes, deadline, max_bytes):
     return *outputs.values(), why
 
 
-def check_file(lean, libc, text, timeout_s, memory_mb, max_bytes):
+def check_file(lean, libc, isolated, text, timeout_s, memory_mb, max_bytes):
     """Run Lean on `text` in a child of its own session; nothing of it is left afterwards.
 
     The text is its stdin and lies in memory: the child has no file of its own and may write none.
@@ -138,7 +139,7 @@ def check_file(lean, libc, text, timeout_s, memory_mb, max_bytes):
             os.dup2(out[1], 1)
             os.dup2(err[1], 2)
             os.closerange(3, 256)
-            limit_child(timeout_s, memory_mb)
+            limit_child(timeout_s, memory_mb, isolated)
             code = lean_main(lean, (*LEAN_OPTIONS, f"-M{memory_mb}", "--stdin"))
         finally:
             os._exit(code)
@@ -170,12 +171,13 @@ def serve(shared, parent, memory_mb, max_bytes):
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     isolated = libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0
+    no_network = isolated or libc.unshare(CLONE_NEWNET) == 0
     lean = load_lean(shared)
     lean.lean_initialize()  # three quarters of a small check's time, paid once; its threads only wait
-    print(json.dumps({"ready": True, "no_network": isolated}), flush=True)
+    print(json.dumps({"ready": True, "no_network": no_network}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        answer = check_file(lean, libc, request["text"], request["timeout_s"], memory_mb, max_bytes)
+        answer = check_file(lean, libc, isolated, request["text"], request["timeout_s"], memory_mb, max_bytes)
         print(json.dumps(answer), flush=True)
 
 
