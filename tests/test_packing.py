@@ -1,0 +1,294 @@
+"""Packing: every token once, in budget, balanced, as many on every rank, and no leak between sequences."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_policy import (
+    LOSSES,
+    TEMPERATURE,
+    accumulate,
+    distance,
+    load_tiny,
+    random_sequences,
+    take_gradients,
+    write_model,
+)
+
+from core.attention import PackedLayout
+from core.losses.drgrpo import drgrpo_loss
+from core.packing import (
+    MicroBatch,
+    TrainSequence,
+    completion_tokens,
+    pack,
+    split_minibatches,
+    train_sequences,
+)
+from core.policy import Policy, policy_logprobs
+from core.problems import Problem
+from core.rollout import Rollout, RolloutRequest
+
+CPU64 = {"device": torch.device("cpu"), "dtype": torch.float64}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    return load_tiny(write_model(tmp_path_factory.mktemp("model")))
+
+
+def padded_logprobs(
+    policy: Policy, sequences: list[TrainSequence], *, left: int, right: int
+) -> list[torch.Tensor]:
+    """Completion log-probs of each sequence by the padded path: a 2-D mask and transformers' own attention."""
+    width = left + max(len(s.token_ids) for s in sequences) + right
+    ids, mask, positions = (torch.zeros(len(sequences), width, dtype=torch.long) for _ in range(3))
+    for row, one in enumerate(sequences):
+        place = slice(left, left + len(one.token_ids))
+        ids[row, place], mask[row, place] = torch.tensor(one.token_ids), 1
+        positions[row, place] = torch.arange(len(one.token_ids))
+    policy.causal_lm.set_attn_implementation("sdpa")
+    logits = policy.causal_lm(input_ids=ids, attention_mask=mask, position_ids=positions).logits
+    policy.causal_lm.set_attn_implementation("packed")
+    logprobs = torch.log_softmax(logits / TEMPERATURE, -1)
+    found = []
+    for row, one in enumerate(sequences):
+        first, end = left + one.prompt_length, left + len(one.token_ids)
+        targets = ids[row, first:end, None]
+        found.append(logprobs[row, first - 1 : end - 1].gather(-1, targets)[:, 0])
+    return found
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_do_not_depend_on_micro_batches_order_or_padding(policy, name):
+    """Micro-batches of 1, 2, N, ragged, by budget; permuted; padded on both sides with extra columns."""
+    sequences = random_sequences(9)
+    accumulate(policy, sequences, name, token_budget=10_000)
+    expected = take_gradients(policy)
+    longest = max(len(s.token_ids) for s in sequences)
+    for budget in (longest, longest + 5, 2 * longest, 70):
+        accumulate(policy, sequences, name, token_budget=budget)
+        assert distance(expected, take_gradients(policy)) < 1e-10, budget
+    order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(1)).tolist()
+    accumulate(policy, [sequences[i] for i in order], name, token_budget=longest + 5)
+    assert distance(expected, take_gradients(policy)) < 1e-10
+    for size in (1, 2, len(sequences)):  # micro-batches of so many sequences, by the list's order
+        for start in range(0, len(sequences), size):
+            (batch,) = pack(
+                sequences[start : start + size], token_budget=10_000, rank=0, world_size=1, **CPU64
+            )
+            logprobs_C, entropy_C = policy_logprobs(policy, batch, temperature=TEMPERATURE, entropy=True)
+            count, tokens = len(sequences), completion_tokens(sequences)
+            LOSSES[name](logprobs_C, entropy_C, batch, count, tokens)[0].backward()
+        assert distance(expected, take_gradients(policy)) < 1e-10, size
+
+
+@pytest.mark.parametrize("name", ["drgrpo", "grpo", "dapo", "gspo", "kimi k1.5", "sft"])
+@pytest.mark.parametrize("pads", [(0, 0), (3, 0), (0, 4), (2, 5)], ids=str)
+def test_packed_equals_padded(policy, name, pads):
+    sequences = random_sequences(6)
+    accumulate(policy, sequences, name, token_budget=10_000)
+    expected = take_gradients(policy)
+    left, right = pads
+    padded_C = torch.cat(padded_logprobs(policy, sequences, left=left, right=right))
+    (batch,) = pack(sequences, token_budget=10_000, rank=0, world_size=1, **CPU64)
+    nowhere_C = torch.zeros_like(padded_C)
+    tokens = completion_tokens(sequences)
+    LOSSES[name](padded_C, nowhere_C, batch, len(sequences), tokens)[0].backward()
+    assert distance(expected, take_gradients(policy)) < 1e-9  # sdpa with a mask is another kernel
+
+
+def test_attention_cannot_leak(policy):
+    """Another neighbour, other lengths beside it: a sequence's log-probs stay what they are alone."""
+    one, *others = random_sequences(7, seed=3)
+    (alone,) = pack([one], token_budget=999, rank=0, world_size=1, **CPU64)
+    expected_C, _ = policy_logprobs(policy, alone, temperature=1.0, entropy=False)
+    for neighbours in (others, others[:1], others[::-1]):
+        (batch,) = pack([*neighbours, one], token_budget=999, rank=0, world_size=1, **CPU64)
+        logprobs_C, _ = policy_logprobs(policy, batch, temperature=1.0, entropy=False)
+        ours_C = logprobs_C[batch.sequence_C == len(neighbours)]
+        torch.testing.assert_close(ours_C, expected_C, rtol=1e-12, atol=1e-12)
+    # A gradient check: the log-prob of a sequence does not move with its neighbour's tokens' embeddings.
+    (batch,) = pack([TrainSequence((1, 2, 3), 1, 1.0, (), 1.0), TrainSequence((4, 5, 6), 1, 1.0, (), 1.0)],
+                    token_budget=9, rank=0, world_size=1, **CPU64)  # fmt: skip
+    embedded = policy.causal_lm.model.embed_tokens(batch.tokens_T)[None].detach().requires_grad_()
+    hidden = policy.causal_lm.model(
+        inputs_embeds=embedded,
+        position_ids=batch.positions_T[None],
+        layout=PackedLayout.of(batch.boundaries, batch.tokens_T.device),
+    ).last_hidden_state
+    (moved,) = torch.autograd.grad(hidden[0, 3:].sum(), embedded)
+    assert moved[0, :3].abs().max() == 0
+    assert moved[0, 3:].abs().min() > 0
+    (moved,) = torch.autograd.grad(
+        policy.causal_lm.model(
+            inputs_embeds=embedded,
+            position_ids=batch.positions_T[None],
+            layout=PackedLayout.of(batch.boundaries, batch.tokens_T.device),
+        ).last_hidden_state[0, 1].sum(),
+        embedded,
+    )  # fmt: skip
+    assert moved[0, 2:].abs().max() == 0, "a token saw its future"
+
+
+def test_a_masked_row_with_the_count_fixed_changes_nothing(policy):
+    sequences = random_sequences(4)
+    masked = TrainSequence((5, 6, 7, 8), 2, -3.0, (-1.0, -1.0), 0.0)
+    for name in LOSSES:
+        accumulate(policy, sequences, name, token_budget=999, count=8)
+        expected = take_gradients(policy)
+        accumulate(policy, [masked, *sequences], name, token_budget=999, count=8)
+        assert distance(expected, take_gradients(policy)) < 1e-10, name
+
+
+lengths = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12)), min_size=1, max_size=25)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths, st.integers(21, 60), st.sampled_from([1, 2, 3, 4]))
+def test_every_token_is_packed_once_and_in_budget(pairs, budget, world_size):
+    sequences = [
+        TrainSequence(
+            tuple(range(100 * number, 100 * number + prompt + completion)),
+            prompt,
+            float(number),
+            tuple(-float(place) for place in range(completion)),
+            1.0,
+        )
+        for number, (prompt, completion) in enumerate(pairs)
+    ]
+    by_rank = [
+        pack(sequences, token_budget=budget, rank=rank, world_size=world_size, **CPU64)
+        for rank in range(world_size)
+    ]
+    assert len({len(batches) for batches in by_rank}) == 1
+    seen = []
+    for batch in (batch for batches in by_rank for batch in batches):
+        assert batch.boundaries[-1] == len(batch.tokens_T) <= budget
+        seen.extend(batch.indices)
+        if not batch.indices:
+            assert batch.mask_C.sum() == 0
+            continue
+        for number, index in enumerate(batch.indices):
+            start, end = batch.boundaries[number : number + 2]
+            one, mine = sequences[index], batch.sequence_C == number
+            assert tuple(batch.tokens_T[start:end].tolist()) == one.token_ids
+            assert batch.positions_T[start:end].tolist() == list(range(end - start))
+            assert tuple(batch.targets_C[mine].tolist()) == one.token_ids[one.prompt_length :]
+            first = start + one.prompt_length - 1
+            assert batch.source_C[mine].tolist() == list(range(first, end - 1))
+            assert set(batch.advantages_C[mine].tolist()) <= {one.advantage}
+            assert tuple(batch.sampler_logprobs_C[mine].tolist()) == one.sampler_logprobs
+    assert sorted(seen) == list(range(len(sequences)))
+
+
+def test_the_worked_example_of_the_docstring():
+    sequences = [TrainSequence((5, 6, 7, 8), 2, 1.0, (), 1.0), TrainSequence((9, 3), 1, -1.0, (), 2.0)]
+    (batch,) = pack(sequences, token_budget=6, rank=0, world_size=1, **CPU64)
+    assert isinstance(batch, MicroBatch)
+    assert batch.tokens_T.tolist() == [5, 6, 7, 8, 9, 3]
+    assert batch.positions_T.tolist() == [0, 1, 2, 3, 0, 1]
+    assert batch.boundaries == (0, 4, 6)
+    assert batch.source_C.tolist() == [1, 2, 4]
+    assert batch.targets_C.tolist() == [7, 8, 3]
+    assert batch.sequence_C.tolist() == [0, 0, 1]
+    assert batch.weights_C.tolist() == [1, 1, 2]
+    assert batch.sampler_logprobs_C.isnan().all()
+    layout = PackedLayout.of((0, 2, 5), torch.device("cpu"))
+    assert [rows.tolist() for rows in layout.blocks_SL] == [[[2, 3, 4]], [[0, 1]]]
+    assert layout.places_T.tolist() == [3, 4, 0, 1, 2]
+    # lengths 4, 3 and 2: the first two share a block (3 ≥ 3/4 · 4), the third (2 < 3) does not
+    layout = PackedLayout.of((0, 3, 7, 9), torch.device("cpu"))
+    assert [rows.tolist() for rows in layout.blocks_SL] == [[[3, 4, 5, 6], [0, 1, 2, 2]], [[7, 8]]]
+    assert layout.places_T.tolist() == [4, 5, 6, 0, 1, 2, 3, 8, 9]
+
+
+def test_loads_are_balanced():
+    """Longest-first filling stays within 4/3 of the mean load (Graham's bound) on recipe-like lengths."""
+    draw = torch.Generator().manual_seed(0)
+    sizes = (600 + 7592 * torch.rand(256, generator=draw) ** 2).int().tolist()
+    sequences = [TrainSequence((1,) * size, 1, 1.0, (), 1.0) for size in sizes]
+    for world_size in (1, 8):
+        cut = {"token_budget": 32_768, "world_size": world_size, **CPU64}
+        by_rank = [
+            [len(batch.tokens_T) for batch in pack(sequences, rank=rank, **cut)] for rank in range(world_size)
+        ]
+        fewest = math.ceil(sum(sizes) / 32_768 / world_size)
+        assert len(by_rank[0]) <= fewest + 1
+        for at_once in zip(*by_rank, strict=True):
+            assert max(at_once) < 1.1 * min(at_once)
+
+
+def test_bad_input_is_named():
+    long = TrainSequence((1,) * 30, 1, 1.0, (), 1.0)
+    with pytest.raises(ValueError, match="sequence 0 has 30 tokens.*budget.*is 29"):
+        pack([long], token_budget=29, rank=0, world_size=1, **CPU64)
+    with pytest.raises(ValueError, match="no sequence to pack"):
+        pack([], token_budget=29, rank=0, world_size=1, **CPU64)
+    with pytest.raises(ValueError, match="prompt_length 0"):
+        TrainSequence((1, 2), 0, 1.0, (), 1.0)
+    with pytest.raises(ValueError, match="2 sampler log-probs for 1"):
+        TrainSequence((1, 2), 1, 1.0, (-0.1, -0.2), 1.0)
+    with pytest.raises(ValueError, match="3 mini-batches of 2 items"):
+        split_minibatches([1, 2], 3)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_minibatches_keep_order_and_differ_by_one_at_most(size, count):
+    if count > size:
+        return
+    parts = split_minibatches(range(size), count)
+    assert [item for part in parts for item in part] == list(range(size))
+    assert len(parts) == count
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_train_sequences_keep_groups_whole_and_leave_out_what_cannot_teach():
+    problem = Problem("p", "theorem p : True :=", "", "", "test")
+
+    def rollout(group: str) -> Rollout:
+        request = RolloutRequest(problem, (7, 8), group, 0, ("train", group))
+        return Rollout(request, (3, 4, 0), (-0.1, -0.2, -0.3), "stop", "")
+
+    rollouts = [rollout(group) for group in "aabbcc"]
+    advantages = [0.5, -0.5, None, 0.25, 0.0, 0.0]
+    first, second, third = train_sequences(rollouts, advantages, 3)
+    assert [s.advantage for s in first] == [0.5, -0.5]
+    assert [s.advantage for s in second] == [0.25]
+    assert third == []
+    assert first[0] == TrainSequence((7, 8, 3, 4, 0), 2, 0.5, (-0.1, -0.2, -0.3), 1.0)
+
+
+def test_the_weights_table_of_ours_prints_one_everywhere(policy, capsys):
+    """shared/design/trainer.md: relative weight of a sequence's token, lengths 4 to 16, on two ranks."""
+    sizes = [4, 16, 8, 4, 12, 16]
+    sequences = [TrainSequence((1,) * (2 + size), 2, 1.0, (), 1.0) for size in sizes]
+    rows = {}
+    for budget in (18, 24, 40, 999):
+        weights = {}
+        for rank in range(2):
+            for batch in pack(sequences, token_budget=budget, rank=rank, world_size=2, **CPU64):
+                logprobs_C = torch.zeros_like(batch.mask_C, requires_grad=True)
+                loss, _ = drgrpo_loss(
+                    logprobs_C,
+                    logprobs_C.detach(),
+                    batch.advantages_C,
+                    batch.mask_C,
+                    batch.weights_C,
+                    clip_low=0.2,
+                    clip_high=0.3,
+                    dual_clip=None,
+                    normaliser=6 * 16,
+                )
+                (gradient_C,) = torch.autograd.grad(loss, logprobs_C)
+                for number, index in enumerate(batch.indices):
+                    mean = -float(gradient_C[batch.sequence_C == number].mean()) * 6 * 16
+                    weights[index] = round(mean, 12)
+        rows[budget] = [weights[index] for index in range(6)]
+        print(f"budget {budget:>4}: " + " ".join(f"{weight:.3f}" for weight in rows[budget]))
+    assert all(row == [1.0] * 6 for row in rows.values()), capsys.readouterr().out
