@@ -1,4 +1,4 @@
-"""Every experiment's loop, whole and real: the golden run, dry runs, and numbers that do not depend on cuts."""
+"""Every experiment's loop, whole and real: the golden run, dry runs, and independence of cuts."""
 
 from __future__ import annotations
 

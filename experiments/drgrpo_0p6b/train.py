@@ -118,10 +118,11 @@ def train(config: Config, run: Run) -> None:
                         microbatch.mask_C,
                         microbatch.weights_C,
                     )
+                    clip = config.loss
                     bounds = {
-                        "clip_low": config.loss.clip_low,
-                        "clip_high": config.loss.clip_high,
-                        "dual_clip": config.loss.dual_clip,
+                        "clip_low": clip.clip_low,
+                        "clip_high": clip.clip_high,
+                        "dual_clip": clip.dual_clip,
                     }
                     if config.ablation.loss == "drgrpo":
                         loss, stat = drgrpo_loss(*terms, **bounds, normaliser=normaliser)
