@@ -2,8 +2,7 @@
 
     torchrun --nproc-per-node=8 experiments/drgrpo_0p6b/train.py ablation.loss=grpo
 
-With the choices of config.yaml it is the recipe. The diff to experiments/drgrpo_1p7b/train.py is the list of
-ablations:
+With the choices of config.yaml it is the recipe; the diff to drgrpo_1p7b/train.py lists the ablations:
 - ablation.advantage: "mean" (Dr. GRPO) or "standardised" (GRPO's division by the group's deviation);
 - ablation.loss: "drgrpo" (one constant for all tokens) or "grpo" (mean over each sequence, then over all).
 """
@@ -118,12 +117,8 @@ def train(config: Config, run: Run) -> None:
                         microbatch.mask_C,
                         microbatch.weights_C,
                     )
-                    clip = config.loss
-                    bounds = {
-                        "clip_low": clip.clip_low,
-                        "clip_high": clip.clip_high,
-                        "dual_clip": clip.dual_clip,
-                    }
+                    low, high, dual = config.loss.clip_low, config.loss.clip_high, config.loss.dual_clip
+                    bounds = {"clip_low": low, "clip_high": high, "dual_clip": dual}
                     if config.ablation.loss == "drgrpo":
                         loss, stat = drgrpo_loss(*terms, **bounds, normaliser=normaliser)
                     else:
