@@ -51,7 +51,7 @@ def prepare(config: Config, verifier: Verifier) -> None:
     """Write train.jsonl, heldout.jsonl, demonstrations.jsonl and tokenizer/ into `config.folder`.
 
     The problem files hold one `Problem` a row; a demonstration holds `problem` (a name),
-    `kind` ("proof" or "error_fix") and `messages`, of which the last is the target. Demonstrations
+    its `difficulty`, `kind` ("proof" or "error_fix") and `messages`, of which the last is the target. Demonstrations
     stand on training problems only, each time in fresh letters. The same config gives the same
     files. Lean checks every failed attempt, whose message it writes, and the first
     `checked_demonstrations` of the right proofs; ValueError if it does not accept one of those.
@@ -84,7 +84,7 @@ def proof_row(attempt: Attempt) -> Row:
     """The row of a plain demonstration."""
     messages = problem_messages(attempt.theorem.problem(), "compact")
     messages.append({"role": "assistant", "content": attempt.completion})
-    return {"problem": attempt.theorem.name, "kind": "proof", "messages": messages}
+    return _row(attempt.theorem, "proof", messages)
 
 
 def spoilt_attempts(
@@ -148,7 +148,12 @@ def fix_row(
         {"role": "user", "content": feedback},
         {"role": "assistant", "content": fixed.completion},
     ]
-    return {"problem": right.theorem.name, "kind": "error_fix", "messages": messages}
+    return _row(right.theorem, "error_fix", messages)
+
+
+def _row(theorem: Theorem, kind: str, messages: list[dict[str, str]]) -> Row:
+    place = {"problem": theorem.name, "difficulty": theorem.difficulty, "kind": kind}
+    return place | {"messages": messages}
 
 
 def submit(attempts: Sequence[Attempt], verifier: Verifier) -> list[Future[LeanResult]]:
