@@ -50,10 +50,10 @@ class Config:
 def prepare(config: Config, verifier: Verifier) -> None:
     """Write train.jsonl, heldout.jsonl, demonstrations.jsonl and tokenizer/ into `config.folder`.
 
-    The problem files hold one `Problem` a row; a demonstration holds `problem` (a name),
-    its `difficulty`, `kind` ("proof" or "error_fix") and `messages`, of which the last is the target. Demonstrations
-    stand on training problems only, each time in fresh letters. The same config gives the same
-    files. Lean checks every failed attempt, whose message it writes, and the first
+    The problem files hold one `Problem` a row; a demonstration holds `problem` (a name), its
+    `difficulty`, `kind` ("proof" or "error_fix") and `messages`, of which the last is the target.
+    Demonstrations stand on training problems only, each time in fresh letters. The same config
+    gives the same files. Lean checks every failed attempt, whose message it writes, and the first
     `checked_demonstrations` of the right proofs; ValueError if it does not accept one of those.
     """
     folder = Path(config.folder)
