@@ -213,12 +213,12 @@ def mix(rng: random.Random) -> Sequent:
 FAMILIES: dict[str, tuple[Callable[[random.Random], Sequent], int]] = {
     "conj": (conj, 3),
     "imp": (imp, 3),
-    "disj": (disj, 2),
+    "disj": (disj, 3),
     "neg": (neg, 2),
-    "iff": (iff, 3),
+    "iff": (iff, 2),
     "mix": (mix, 2),
-    "eq": (eq, 2),
-    "all": (universal, 2),
+    "eq": (eq, 1),
+    "all": (universal, 1),
     "ex": (exist, 1),
     "nat": (nat, 1),
 }

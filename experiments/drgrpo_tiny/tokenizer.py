@@ -1,6 +1,7 @@
 """The tiny tokenizer: byte-level BPE whose pre-tokenizer cuts Lean into symbols, one token each.
 
-A piece that is frequent in the training texts is a token of its own (`ignore_merges`), any other
+What always stands together (` : Prop) (h1 :`, a fence and what follows it, a thinking phrase) is one
+piece: completions are a third shorter than with a token a word, and there is less to copy wrongly. A piece that is frequent in the training texts is a token of its own (`ignore_merges`), any other
 text falls apart into bytes; so a name, a keyword or a line break with its indentation costs one
 token, and every text survives encoding and decoding.
 """
@@ -17,19 +18,30 @@ from transformers import PreTrainedTokenizerFast
 END_OF_TURN = "<|im_end|>"
 PADDING = "<|endoftext|>"
 _SPECIAL = [PADDING, "<|im_start|>", END_OF_TURN]
-_MARKS = ["<think>", "</think>"]  # ordinary added tokens: decoding keeps them
 _PIECES = "|".join(
     [
-        r"\n?```[a-z0-9]*(?:\n(?:  )?)?",  # a fence with its line breaks and the next indentation
-        r" ?h\d+",  # hypotheses
+        r"<think>\n",
+        r"\n```\n</think>\n```lean4\ntheorem [a-z]+",
+        r"theorem [a-z]+",
+        r"\n```[a-z0-9]*(?:\n(?=[A-Z]))?",
+        r"\n(?:  )+have h\d+ :",
+        r"\n(?:  )+fun \(h\d+ :",
+        r" : Prop\)(?: \(h\d+ :)?",
+        r"\)* \(h\d+ :",
+        r"\)+ :(?= )",
+        r"\) =>",
+        r" :=\n(?:  )+(?=[^hf])",
+        r"[A-Z][a-z]+(?: [a-z]{2,})*",  # a thinking phrase
         r" ?[A-Z][A-Za-z]*\.[a-z]+",  # And.intro, Nat.succ
+        r" ?h\d+\.[a-z]+",
+        r" ?h\d+",  # hypotheses
         r"\.[a-z]+",  # .left
         r" ?[^\W\d_]+",  # words and variables
         r"\d\d",  # the number in a theorem's name, two digits at a time
         r" ?\d",
         r" ?[()⟨⟩]",
         r" ?[^\w\s()⟨⟩]+",  # :=, →, =>, punctuation
-        r"\n *| {2,}",
+        r"\n *",
         r"\s|_",
     ]
 )
@@ -52,22 +64,18 @@ def train_tokenizer(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTok
     )
     counts: Counter[str] = Counter()
     for text in texts:
-        for mark in _MARKS:  # added tokens are cut out before the pieces are
-            text = text.replace(mark, "\0")
-        for part in text.split("\0"):
-            counts.update(piece for piece, _ in cut.pre_tokenize_str(part))
+        counts.update(piece for piece, _ in cut.pre_tokenize_str(text))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     counts.update({f"{number:02d}": 10**9 for number in range(100)})
     ranked = sorted(counts, key=lambda piece: (-counts[piece], piece))
     pieces = [piece for piece in ranked if len(piece) > 1]
-    room = vocabulary_size - len(alphabet) - len(_SPECIAL) - len(_MARKS)
+    room = vocabulary_size - len(alphabet) - len(_SPECIAL)
     vocabulary = {piece: index for index, piece in enumerate([*alphabet, *pieces[:room]])}
 
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = cut
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in _SPECIAL])
-    tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in _MARKS])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END_OF_TURN,
