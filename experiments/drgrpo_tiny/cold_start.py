@@ -39,6 +39,7 @@ class DemonstrationsConfig:
     tokenizer: str  # folder of prepare.py
     sequences_per_update: int
     tokens_per_microbatch: int
+    curriculum: float  # share of the updates in which the pool grows from the shortest fifth to all
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,23 @@ def load_demonstrations(file: str, tokenizer: Any, eos_ids: tuple[int, ...]) -> 
     return sequences
 
 
+def draw(sequences: list[TrainSequence], progress: float, update: int, config: Config) -> list[TrainSequence]:
+    """The sequences of an update, short ones first: `sequences`, sorted by length, open up with progress.
+
+    A pure function of the seed and the update.
+    """
+    settings = config.demonstrations
+    opened = 1.0 if progress >= settings.curriculum else 0.2 + 0.8 * progress / settings.curriculum
+    pool = max(int(opened * len(sequences)), settings.sequences_per_update)
+    generator = np.random.default_rng(derive_seed(config.run.seed, "demonstrations", update))
+    chosen = generator.choice(pool, settings.sequences_per_update, replace=False)
+    return [sequences[index] for index in chosen]
+
+
 def train(config: Config, run: Run) -> None:
     tokenizer, eos_ids = load_tokenizer(config.demonstrations.tokenizer)
     sequences = load_demonstrations(config.demonstrations.file, tokenizer, eos_ids)
+    sequences.sort(key=lambda sequence: len(sequence.token_ids))
     run.open_folder()
     if run.rank == 0:
         seed = derive_seed(config.run.seed, "initialise")
@@ -112,13 +127,9 @@ def train(config: Config, run: Run) -> None:
     run.barrier()
     policy = load_policy(config.policy)
     optimiser = make_optimiser(policy, config.optimiser)
-    count = config.demonstrations.sequences_per_update
     with run.phase("cold start", total=config.run.steps) as advance:
         for update in range(config.run.steps):
-            epoch, place = divmod(update, len(sequences) // count)
-            order = np.random.default_rng(derive_seed(config.run.seed, "epoch", epoch))
-            chosen = order.permutation(len(sequences))[place * count : (place + 1) * count]
-            batch = [sequences[index] for index in chosen]
+            batch = draw(sequences, update / config.run.steps, update, config)
             normaliser = completion_tokens(batch)
             stats = []
             for microbatch in pack(

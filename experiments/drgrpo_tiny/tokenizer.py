@@ -1,9 +1,9 @@
 """The tiny tokenizer: byte-level BPE whose pre-tokenizer cuts Lean into symbols, one token each.
 
 What always stands together (` : Prop) (h1 :`, a fence and what follows it, a thinking phrase) is one
-piece: completions are a third shorter than with a token a word, and there is less to copy wrongly. A piece that is frequent in the training texts is a token of its own (`ignore_merges`), any other
-text falls apart into bytes; so a name, a keyword or a line break with its indentation costs one
-token, and every text survives encoding and decoding.
+piece: completions are a third shorter than with a token a word, and there is less to copy wrongly. A
+piece that is frequent in the training texts is a token of its own (`ignore_merges`), any other text
+falls apart into bytes, so every text survives encoding and decoding.
 """
 
 from __future__ import annotations
