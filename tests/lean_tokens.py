@@ -214,7 +214,7 @@ class _Lean:
         tokens = []
         at, failed, _ = run(self.whitespace, 0)
         while at < len(data) and not failed:
-            after_dot = tokens and tokens[-1][2] == "." and tokens[-1][1] == offset_of_byte[at]
+            after_dot = tokens and tokens[-1][2] in (".", "|>.") and tokens[-1][1] == offset_of_byte[at]
             is_index = after_dot and data[at : at + 1].isdigit()
             following, failed, state = run(self.field_index if is_index else self.token, at)
             if failed:

@@ -29,20 +29,16 @@ from core.format_checks.statement import find_statement, statement_kept
 
 K = TokenKind
 # What a hostile text is made of: every mark that opens, closes or joins something in Lean.
-PIECES = (
-    """
+MARKS = """
     a h1 x' Nat.add «a b» « » . .. 1 1.5 1. 2e3 0x1F 0b1 1_000 .1 ( ) { } .{ ⟨ ⟩ -- /- -/ /-- /-! d
     /--/ /-/ - / \\ r" r#" "# r ' 'a' '\\n' '' ` `x `( ⁻¹ ⁻¹' < <- -> ← | |- |>. := : :: => ∑ ∑' λ α
     ₁ ℝ sorry axiom by fun #eval #evals # @[ @ ! ? _ $ ∃ ∃! × é 0 e x b Σ π ¬ '\\x41' " "s" "\\""
-    """.split()
-    + [" ", "\n", "  ", "-- c\n", "/-- d -/", '"a\nb"', "\t", "\\\n", "{x}"]
-)  # noqa: SIM905
-SHAPES = (
-    """
-    ( a 1. «» « ⁻ {} < \\ ' 漢 = .1 ` " \\" /- -/ /-- s!"{ r#" 𝔸¬
-    """.split()
-    + ["a ", "\n", "a\n", '"" ', "/- -/ ", "-- x\n", 's!"{x}" ', "\u2028 ", "\ud800", "theorem "]
-)  # noqa: SIM905
+    """.split()  # noqa: SIM905
+PIECES = [*MARKS, " ", "\n", "  ", "-- c\n", "/-- d -/", '"a\nb"', "\t", "\\\n", "{x}"]
+SHAPES = [
+    *'( a 1. «» « ⁻ {} < \\ 漢 = .1 ` " \\" /- -/ /-- s!"{ r#" 𝔸¬'.split(),  # noqa: SIM905
+    *("a ", "\n", "a\n", '"" ', "/- -/ ", "-- x\n", 's!"{x}" ', "\u2028 ", "\ud800", "theorem ", "'"),
+]
 
 
 def hostile(count: int, seed: int) -> list[str]:
@@ -170,7 +166,9 @@ def test_names_take_the_characters_that_lean_takes() -> None:
     lean = lean_characters()
     for name, prefix in (("first", ""), ("rest", "a")):
         taken = set(lean[name])
-        for code in [*range(0x60), *range(0x61, 0x3000), *range(0x1D000, 0x1E000), 0x10FFFF]:
+        for code in [*range(0x3000), *range(0x1D000, 0x1E000), 0x10FFFF]:
+            if chr(code) in ".`":  # joins names, quotes a name
+                continue
             tokens = tokenize(prefix + chr(code) + "a")
             mine = len(tokens) == 1 and tokens[0].kind is K.IDENTIFIER
             assert mine == (code in taken), hex(code)
@@ -248,11 +246,10 @@ def test_no_text_loses_a_character(source: str) -> None:
 def test_stripped_text_has_the_same_words_at_the_same_places(source: str) -> None:
     stripped = strip_comments(source)
     assert [len(line) for line in stripped.split("\n")] == [len(line) for line in source.split("\n")]
-    unclosed = tokenize(source)[-1:] and tokenize(source)[-1].text.startswith("/-")
     words = list(significant_tokens(source))
-    assert list(significant_tokens(stripped)) == (
-        words[:-1] if unclosed and words[-1].kind is K.ERROR else words
-    )
+    if words and words[-1].text.startswith("/-"):  # an unclosed comment is an error, and blank
+        words.pop()
+    assert list(significant_tokens(stripped)) == words
 
 
 @given(lean_text, lean_text)

@@ -104,7 +104,7 @@ def _window(code_lines: Sequence[str], line: int, context_lines: int) -> str:
     first, last = max(line - context_lines, 1), min(line + context_lines, len(code_lines))
     width = len(str(last))
     return "\n".join(
-        f"{number:>{width}} {'>' if number == line else '|'} {code_lines[number - 1].rstrip()}"
+        f"{number:>{width}} {'>' if number == line else '|'} {code_lines[number - 1]}".rstrip()
         for number in range(first, last + 1)
     )
 
