@@ -144,7 +144,7 @@ HONEST = {
     "namespace of its own": "namespace X\ntheorem help (p q : Prop) (h : And p q) : q := h.2\nend X\nopen X\n"
     + PROOF.replace("h.right", "help p q h"),
     "options": "set_option maxRecDepth 1000 in\nset_option maxHeartbeats 100000 in\n" + PROOF,
-    "attributes": "@[simp] theorem help : True := True.intro\n@[simp] " + PROOF,
+    "attributes": "@[inline] def help : Nat := 1\n@[inline, reducible] def other : Nat := 2\n" + PROOF,
 }  # fmt: skip
 
 
@@ -382,9 +382,11 @@ def test_a_killed_zygote_is_replaced(fresh):
     assert zygotes(verifier)[0].pid != zygote.pid
 
 
-@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-def test_a_lean_that_is_killed_or_stopped_from_outside_is_unknown(fresh, what):
-    verifier = fresh(timeout_s=1.0, memory_mb=8192)
+@pytest.mark.parametrize(
+    ("what", "timeout_s"), [(signal.SIGKILL, 20.0), (signal.SIGTERM, 20.0), (signal.SIGSTOP, 1.0)]
+)
+def test_a_lean_that_is_killed_or_stopped_from_outside_is_unknown(fresh, what, timeout_s):
+    verifier = fresh(timeout_s=timeout_s, memory_mb=8192)
     assert result(verifier, PROOF).verdict is Verdict.PROVED
     with Saboteur(lambda: lean_children(verifier), what):
         found = result(verifier, ENDLESS_PROOF, ENDLESS)
@@ -410,13 +412,17 @@ def test_a_stopped_lean_is_tried_again(fresh):
     assert zygote.is_running()
 
 
-def test_zygotes_that_keep_dying_make_unknown_and_unhealthy(fresh):
+def test_zygotes_that_keep_dying_make_unknown_and_unhealthy(fresh, tmp_path, monkeypatch):
+    dying = tmp_path / "dying.py"
+    dying.write_text('print(\'{"ready": true, "no_network": true}\', flush=True)\ninput()\n')
     verifier = fresh()
-    with Saboteur(lambda: zygotes(verifier), signal.SIGKILL):
+    with monkeypatch.context() as patch:
+        patch.setattr("core.lean.sandbox.WORKER_FILE", dying)
         found = result(verifier, PROOF)
-        assert found.verdict is Verdict.UNKNOWN
-        assert "a known theorem came back unknown" in (verifier.healthy() or "")
+        assert (found.verdict, found.rule) == (Verdict.UNKNOWN, "Lean's process died")
+        assert "a known theorem came back unknown (Lean's process died)" in (verifier.healthy() or "")
     assert verifier.healthy() is None
+    assert result(verifier, PROOF).verdict is Verdict.PROVED
 
 
 def test_a_stopped_zygote_is_replaced(fresh, monkeypatch):
@@ -492,12 +498,9 @@ print(*[p.pid for p in zygotes(verifier) + lean_children(verifier)], flush=True)
 
 @pytest.mark.parametrize("ending", ["time.sleep(600)", "sys.exit(0)"])
 def test_nothing_outlives_the_trainer(ending):
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", TRAINER.replace("{ending}", ending)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    command = [sys.executable, "-c", TRAINER.replace("{ending}", ending)]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert trainer.stdout is not None
     pids = [int(pid) for pid in trainer.stdout.readline().split()]
     assert len(pids) == 4
@@ -509,10 +512,10 @@ def test_nothing_outlives_the_trainer(ending):
 
 
 def test_no_zombies_and_flat_handles(lean):
-    futures = [lean.submit(check(f"@[simp] {PROOF} -- {i}")) for i in range(5)]
+    futures = [lean.submit(check(f"open Nat\n{PROOF} -- {i}")) for i in range(5)]
     assert {f.result().verdict for f in futures} == {Verdict.PROVED}
     before = len(os.listdir("/proc/self/fd"))
-    futures = [lean.submit(check(f"@[simp] {PROOF} -- again {i}")) for i in range(30)]
+    futures = [lean.submit(check(f"open Nat\n{PROOF} -- again {i}")) for i in range(30)]
     assert {f.result().verdict for f in futures} == {Verdict.PROVED}
     assert len(os.listdir("/proc/self/fd")) == before
     for zygote in zygotes(lean):
@@ -541,7 +544,7 @@ def test_equal_texts_are_checked_once(fresh):
 
 def test_answers_come_while_others_are_still_at_work(fresh):
     verifier = fresh(workers=2, timeout_s=20.0, memory_mb=8192)
-    slow = verifier.submit(check(f"@[simp] {ENDLESS_PROOF}", ENDLESS))
+    slow = verifier.submit(check(ENDLESS_PROOF, ENDLESS))
     assert result(verifier, PROOF).verdict is Verdict.PROVED
     assert not slow.done()
 

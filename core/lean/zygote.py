@@ -25,7 +25,7 @@ LEAN_OPTIONS = (
     "-Dlinter.all=false",
 )
 MIB = 1 << 20
-MAIN_STACK_MB = 1100  # address space that Lean reserves for its main thread and never fills
+SLACK_MB = 128  # address space of a child's first threads and arenas, before the proof asks for any
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
@@ -76,7 +76,7 @@ def limit_child(timeout_s, memory_mb, isolated):
     cpu_s = 2 * int(timeout_s) + 2  # the wall clock comes first; this is for when nobody watches
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
     for what, limit in (
-        (resource.RLIMIT_AS, mapped + (MAIN_STACK_MB + memory_mb) * MIB),
+        (resource.RLIMIT_AS, mapped + (SLACK_MB + memory_mb) * MIB),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 32),
