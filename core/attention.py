@@ -75,8 +75,9 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Causal attention inside each sequence; returns [1, T, N, D]. No dropout.
 
-    On a GPU in half precision: torch's variable-length flash attention. Elsewhere the sequences become
-    rows, in blocks of similar length, for this one operation; causal attention cannot see a row's tail, so no mask is needed.
+    On a GPU in half precision: torch's variable-length flash attention. Elsewhere the sequences become rows,
+    in blocks of similar length, for this one operation; no mask is needed, because causal attention cannot
+    see a row's tail.
     """
     query_TND, key_TMD, value_TMD = (x.squeeze(0).transpose(0, 1) for x in (query_1NTD, key_1MTD, value_1MTD))
     if query_TND.is_cuda and query_TND.dtype in (torch.bfloat16, torch.float16):

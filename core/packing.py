@@ -9,12 +9,13 @@ import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
-from core.rollout import Rollout
+if TYPE_CHECKING:
+    from core.rollout import Rollout
 
 Item = TypeVar("Item")
 

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -21,10 +21,12 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from core.attention import PackedLayout
-from core.config import PolicyConfig
 from core.errors import UserError
 from core.losses.logprobs import selected_logprobs
 from core.packing import MicroBatch
+
+if TYPE_CHECKING:
+    from core.config import PolicyConfig
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 
@@ -98,21 +100,33 @@ def load_policy(config: PolicyConfig) -> Policy:
     - "fsdp": FSDP2; parameters are kept in float32 (float64 if that is the dtype), gathered and computed with
       in `config.dtype`; gradients are reduced in float32.
     """
+    _check(config)
+    try:
+        causal_lm = AutoModelForCausalLM.from_pretrained(
+            config.path, dtype=_storage_dtype(config), attn_implementation=config.attention
+        )
+    except (OSError, ValueError) as error:  # no such folder or model; no such attention
+        reason = str(error).splitlines()[0]
+        raise UserError(f"policy.path {config.path}: the model cannot be loaded: {reason}") from error
+    return prepare_policy(causal_lm, config)
+
+
+def _check(config: PolicyConfig) -> None:
     if config.dtype not in DTYPES:
         raise UserError(f"policy.dtype {config.dtype!r}: expected one of {', '.join(DTYPES)}")
     if config.sharding not in ("none", "ddp", "fsdp"):
         raise UserError(f"policy.sharding {config.sharding!r}: expected none, ddp or fsdp")
     if config.sharding == "none" and _world_size() > 1:
         raise UserError(f"policy.sharding none with {_world_size()} processes: use ddp or fsdp")
+
+
+def _storage_dtype(config: PolicyConfig) -> torch.dtype:
     compute = DTYPES[config.dtype]
-    storage = torch.promote_types(compute, torch.float32) if config.sharding == "fsdp" else compute
-    try:
-        causal_lm = AutoModelForCausalLM.from_pretrained(
-            config.path, dtype=storage, attn_implementation=config.attention
-        )
-    except (OSError, ValueError) as error:  # no such folder or model; no such attention
-        reason = str(error).splitlines()[0]
-        raise UserError(f"policy.path {config.path}: the model cannot be loaded: {reason}") from error
+    return torch.promote_types(compute, torch.float32) if config.sharding == "fsdp" else compute
+
+
+def prepare_policy(causal_lm: Any, config: PolicyConfig) -> Policy:
+    """`load_policy` for a model that is already in memory, in the dtype its parameters are to be kept in."""
     if config.activation_checkpointing:
         causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     causal_lm.train()
@@ -123,7 +137,7 @@ def load_policy(config: PolicyConfig) -> Policy:
     if torch.cuda.is_available():
         policy.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))))
     if config.sharding == "fsdp":
-        _shard(policy, compute)
+        _shard(policy, DTYPES[config.dtype])
     return policy
 
 

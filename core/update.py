@@ -6,18 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from core.config import OptimiserConfig
 from core.errors import UserError
 from core.losses.surrogate import Stats
 from core.packing import MicroBatch
 from core.policy import Policy
+
+if TYPE_CHECKING:
+    from core.config import OptimiserConfig
 
 
 class Optimiser:

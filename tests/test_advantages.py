@@ -64,5 +64,5 @@ def test_a_censored_row_leaves_before_the_baseline():
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="2 rewards but 1 group ids"):
         group_advantages([1.0, 0.0], ["a"])
-    with pytest.raises(ValueError, match="reward 1 .*nan.*None"):
+    with pytest.raises(ValueError, match=r"reward 1 .*nan.*None"):
         group_advantages([1.0, math.nan], ["a", "a"])

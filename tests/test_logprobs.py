@@ -85,7 +85,7 @@ def test_by_hand():
 
 
 def test_bfloat16_weights_are_summed_in_float32():
-    """Against float64 arithmetic on the same bfloat16 numbers: values to float32's, gradients to one rounding."""
+    """Against float64 on the same bfloat16 numbers: values as float32's, gradients to one rounding."""
     hidden_CH, head_VH, targets_C = inputs(64, 96, 301, torch.bfloat16)
     exact = outcome(
         naive_logprobs,

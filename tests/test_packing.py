@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -45,7 +44,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 def padded_logprobs(
     policy: Policy, sequences: list[TrainSequence], *, left: int, right: int
 ) -> list[torch.Tensor]:
-    """Completion log-probs of each sequence by the padded path: a 2-D mask and transformers' own attention."""
+    """Completion log-probs of each sequence by the padded path: a 2-D mask, transformers' own attention."""
     width = left + max(len(s.token_ids) for s in sequences) + right
     ids, mask, positions = (torch.zeros(len(sequences), width, dtype=torch.long) for _ in range(3))
     for row, one in enumerate(sequences):
@@ -226,7 +225,7 @@ def test_loads_are_balanced():
 
 def test_bad_input_is_named():
     long = TrainSequence((1,) * 30, 1, 1.0, (), 1.0)
-    with pytest.raises(ValueError, match="sequence 0 has 30 tokens.*budget.*is 29"):
+    with pytest.raises(ValueError, match=r"sequence 0 has 30 tokens.*budget.*is 29"):
         pack([long], token_budget=29, rank=0, world_size=1, **CPU64)
     with pytest.raises(ValueError, match="no sequence to pack"):
         pack([], token_budget=29, rank=0, world_size=1, **CPU64)
