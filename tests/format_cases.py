@@ -4,6 +4,7 @@ A case is a name, a completion, the expected findings in order (`kind`, or `kind
 `kind=value`), and what differs from the `kimina` thresholds.
 """
 
+# ruff: noqa: E501 (a case a row)
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -102,7 +103,7 @@ GOOD = [
     Case("truncated allowed", output(), "", {"reject_truncated": False}, truncated=True),
     Case("open think-like words", think("We take", "I <thinking> that <Think> or < think> we take"), ""),
     Case("long floor", think(T2, "```tactics\na\nb\nc\nd\nexact ⟨h2, h1⟩\n```"), ""),
-    Case("comments do not count as lines", think(T2, f"```tactics\n{'-- x' * 1}\n--y\n-- z\n-- u\n-- v\n-- w\nexact ⟨h2, h1⟩\n```"), ""),
+    Case("comments do not count as lines", think(T2, "```tactics\n-- x\n--y\n-- z\n-- u\n-- v\n-- w\nexact ⟨h2, h1⟩\n```"), ""),
 ]  # fmt: skip
 
 NO_THINKING = "tactics_blocks_too_few=0 alignment_too_low=0"

@@ -13,7 +13,7 @@ from core.format_checks.blocks import FencedBlock, Output, parse_output
 from core.format_checks.lexer import code_words, mask_quoted, strip_comments
 from core.format_checks.repetition import WORD, repeated_lines, repeated_ngram_share, tail_loop
 from core.format_checks.report import Finding, FormatReport
-from core.format_checks.statement import StatementMatch, find_statement
+from core.format_checks.statement import StatementMatch, find_statement, statement_tokens
 from core.format_checks.thresholds import FormatThresholds
 from core.problems import Problem
 
@@ -328,8 +328,9 @@ def check_format(
     """Run every check on `completion`; `truncated` says that the response limit cut it.
 
     No completion raises; time is linear in its length. ValueError if the problem's statement
-    declares nothing or `thresholds.alignment` names no score.
+    declares nothing.
     """
+    statement_tokens(problem.statement)
     p = parse(completion, problem, thresholds, truncated=truncated)
     return FormatReport(
         findings=tuple(finding for check in CHECKS for finding in check(p)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from core.errors import UserError
+
 
 @dataclass(frozen=True)
 class FormatThresholds:
@@ -36,6 +38,10 @@ class FormatThresholds:
     subcode_lines: float  # "subcode": share of a block's lines that makes it part of the code
     min_thinking_words: int | None  # outside fenced blocks
     max_foreign_letters: float | None  # share of the thinking's letters beyond Latin and Greek
+
+    def __post_init__(self) -> None:
+        if self.alignment not in ("iof", "iou", "subcode"):
+            raise UserError(f"format.alignment={self.alignment!r}: must be 'iof', 'iou' or 'subcode'")
 
 
 _KIMINA = FormatThresholds(
