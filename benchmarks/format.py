@@ -89,7 +89,7 @@ def main() -> None:
     print(f"{len(outputs)} outputs, {characters:,.0f} characters each; CPU time on one core")
     for name in ("kimina", "strict"):
         thresholds = PRESETS[name]
-        each = seconds_each(lambda o, t=thresholds: check_format(*o, t, truncated=False), outputs)
+        each = seconds_each(lambda o, t=thresholds: check_format(o[0], o[1], t, truncated=False), outputs)
         print(f"\npreset {name}: {1 / each:,.0f} outputs a second ({1e3 * each:.2f} ms each)")
         for part, seconds in split(outputs, thresholds).items():
             print(f"  {part:12} {1e3 * seconds:6.2f} ms  {seconds / each:4.0%}")
