@@ -128,14 +128,8 @@ class EmbeddedLean:
                 "library; use the kimina or the local verifier for it"
             )
         code = own_text(check.code, check.problem)
-        refusal = scan(code, check.problem)
         shareable = _shareable(check.problem, code)
         job = Job(check, code, self._key(check), shareable, alone=not shareable)
-        if refusal is not None:
-            message = f"{refusal.rule}: {refusal.reason}"
-            at = LeanMessage("error", refusal.line, refusal.column, None, None, message)
-            self._resolve(job, LeanResult(check.id, Verdict.REFUSED, (at,), refusal.rule, 0.0))
-            return job.future
         with self._lock:
             cached = self._cache.get(job.key)
             if cached is not None:
@@ -143,6 +137,10 @@ class EmbeddedLean:
                 self.counts["cached"] += 1
         if cached is not None:
             self._resolve(job, replace(cached, id=check.id, seconds=0.0))
+        elif refusal := scan(code, check.problem):
+            message = f"{refusal.rule}: {refusal.reason}"
+            at = LeanMessage("error", refusal.line, refusal.column, None, None, message)
+            self._resolve(job, LeanResult(check.id, Verdict.REFUSED, (at,), refusal.rule, 0.0))
         else:
             self._enqueue(job, first=False)
         return job.future
