@@ -77,6 +77,18 @@ def test_numbers_do_not_depend_on_processes_or_micro_batches(
     _same(found, golden_run[1], tolerance=1e-9)
 
 
+def test_an_ablation_changes_the_golden_run(
+    golden_run: tuple[Path, list[dict[str, float]]], tmp_path: Path
+) -> None:
+    overrides = {"ablation__loss": "grpo", "ablation__advantage": "standardised", "run__steps": 2}
+    found = run_golden("drgrpo_0p6b", tmp_path / "run", **overrides)
+    first, expected = (
+        [line for line in lines if "reward/mean" in line][0] for lines in (found, golden_run[1])
+    )
+    assert first["reward/mean"] == expected["reward/mean"], "the first step samples from the same policy"
+    assert first["loss/policy/sum"] != expected["loss/policy/sum"]
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_dry_run_says_what_a_real_run_needs(folder: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXPERIMENTS / folder / "train.py"), "--dry-run"]
