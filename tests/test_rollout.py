@@ -180,3 +180,11 @@ def test_sampling_follows_the_distribution() -> None:
     # At temperature 1/2 probabilities are squared: 16 : 4 : 1 : 1 of 22.
     _, logprobs = sample(logits, torch.zeros(1, dtype=torch.float64), 0.5, 1.0)
     assert logprobs.exp().item() == pytest.approx(16 / 22)
+
+
+def test_the_engine_leaves_the_trainers_attention_alone(model_folder: Path, tokenizer: Any) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_folder, attn_implementation="eager")
+    TransformersEngine(
+        model.config, tokenizer, [0], dtype=torch.float32, device=torch.device("cpu"), seed=0, max_rows=1
+    )
+    assert model.config._attn_implementation == "eager"

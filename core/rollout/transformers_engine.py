@@ -5,6 +5,7 @@ It holds its own copy of the weights, as vLLM does, so both engines are fed and 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -39,7 +40,8 @@ class TransformersEngine:
         seed: int,
         max_rows: int,
     ) -> None:
-        self.model = AutoModelForCausalLM.from_config(model_config, dtype=dtype, attn_implementation="sdpa")
+        own_config = copy.deepcopy(model_config)  # from_config writes the attention's name into it
+        self.model = AutoModelForCausalLM.from_config(own_config, dtype=dtype, attn_implementation="sdpa")
         self.model.to(device).eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.eos = torch.tensor(sorted(eos_ids), device=device)
