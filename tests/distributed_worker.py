@@ -14,7 +14,7 @@ from core.policy import full_parameters, save_policy
 from core.update import finish_gradients, make_optimiser, reduce_stats
 
 # token budget, sequences: on 2 and on 4 ranks the first gives dummies, the second several full rounds.
-CUTS = [(24, 3), (26, 11)]
+CUTS = [(18, 3), (26, 11)]
 ADAMW = OptimiserConfig("adamw", 1.0e-2, None, 0.1, 0.9, 0.95, 0.05, "constant", 0)
 MUON = OptimiserConfig("muon", 1.0e-2, 0.02, 0.1, 0.9, 0.95, 0.05, "constant", 0)
 
