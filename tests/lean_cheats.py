@@ -43,6 +43,7 @@ CHEATS = [
     ("macro_rules", "syntax", f"macro_rules | `(term| x) => `(h)\n{OPEN} := x"),
     ("syntax", "syntax", f'syntax "proof" : term\n{OPEN} := proof'),
     ("elab", "syntax", f'elab "proof" : term => return default\n{OPEN} := proof'),
+    ("code between strings that look like one", "interpolation", f'{OPEN} := (fun s! => s! "{{" sorry "}}") 1'),
     ("notation", "syntax", f'notation "And" => Or\n{OPEN} := Or.inl h'),
     ("local infix", "syntax", f'local infix:50 " ∧ " => Or\n{OPEN} := Or.inl h'),
     ("instance", "instance", f"instance : OfNat Prop 0 := ⟨True⟩\n{OPEN} := ⟨h, 0⟩"),

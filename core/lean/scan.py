@@ -61,6 +61,11 @@ WORD_RULES = (
         "prefix postfix binder_predicate term_elab app_unexpander unif_hint",
     ),
     _rule(
+        "interpolation",
+        "is a string with code in it only where Init declares it: our tokens may not be Lean's",
+        "s! m! f! throwError",
+    ),
+    _rule(
         "instance",
         "changes what Lean finds for the statement's own notation",
         "instance default_instance",
