@@ -34,7 +34,7 @@ def test_finds_the_fences_that_markdown_finds(lines: list[str], final: bool) -> 
             assert token.map is not None
             tag = next(iter(token.info.split()), "")
             expected.append((tag, token.content.removesuffix("\n"), token.map[0]))
-    found = [(b.tag, b.content.removesuffix("\n"), text.count("\n", 0, b.start)) for b in answer_blocks(text)]
+    found = [(b.tag, b.content, text.count("\n", 0, b.start)) for b in answer_blocks(text)]
     assert found == expected
 
 

@@ -109,8 +109,7 @@ _NEXT = re.compile(
   | (?P<interpolating> (?:s!|m!|f!|throwError|dbg_trace)(?![{_ID_REST}]|\.[{_ID_FIRST}«]))
   | (?P<raw>           r\#*+")
   | (?P<name>          `?+{_ID_PART}(?:\.{_ID_PART})*+ | {_COMMANDS})
-  | (?P<index>         (?<=\.)(?<!\.\.)[0-9]++)
-  | (?P<number>        {_NUMBER})
+  | (?P<number>        (?<=\.)(?<!\.\.)[0-9]++ | {_NUMBER})
   | (?P<char>          '(?:\\(?:x..|u....|.)|[^\\'])')
   | (?P<bad>           [{_NEVER_LEAN}]++ | '(?!'))
   | (?P<comment>       --[^\n]*+)
@@ -124,24 +123,21 @@ _NEXT = re.compile(
 )
 _GROUP = _NEXT.groupindex
 _KIND_OF_GROUP = {
-    _GROUP[name]: kind
-    for name, kind in {
-        "space": TokenKind.WHITESPACE,
-        "single": TokenKind.SYMBOL,
-        "interpolating": TokenKind.IDENTIFIER,
-        "name": TokenKind.IDENTIFIER,
-        "index": TokenKind.NUMBER,
-        "number": TokenKind.NUMBER,
-        "char": TokenKind.CHAR,
-        "string": TokenKind.STRING,
-        "bad": TokenKind.ERROR,
-        "comment": TokenKind.LINE_COMMENT,
-        "symbol": TokenKind.SYMBOL,
-    }.items()
+    _GROUP["space"]: TokenKind.WHITESPACE,
+    _GROUP["single"]: TokenKind.SYMBOL,
+    _GROUP["interpolating"]: TokenKind.IDENTIFIER,
+    _GROUP["name"]: TokenKind.IDENTIFIER,
+    _GROUP["number"]: TokenKind.NUMBER,
+    _GROUP["char"]: TokenKind.CHAR,
+    _GROUP["bad"]: TokenKind.ERROR,
+    _GROUP["comment"]: TokenKind.LINE_COMMENT,
+    _GROUP["string"]: TokenKind.STRING,
+    _GROUP["symbol"]: TokenKind.SYMBOL,
 }
-_PLAIN_GROUPS = frozenset(
-    _GROUP[name] for name in ("space", "single", "interpolating", "name", "index", "number")
-)
+_PLAIN_GROUPS = frozenset(range(_GROUP["space"], _GROUP["interpolating"] + 1)) | {
+    _GROUP["name"],
+    _GROUP["number"],
+}
 _SPACE, _INTERPOLATING, _STRING, _SYMBOL = (
     _GROUP[name] for name in ("space", "interpolating", "string", "symbol")
 )
