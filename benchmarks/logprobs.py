@@ -1,4 +1,4 @@
-"""Selected log-probs, naive against chunked: peak extra memory, time and gradients of one forward and backward.
+"""Selected log-probs, naive against chunked: peak extra memory, time and gradients of one pass.
 
     python benchmarks/logprobs.py                     # 8,192 tokens × 151,936 words, hidden 1,024, bfloat16
     python benchmarks/logprobs.py --tokens 512 --vocabulary 8000 --hidden 64    # a look in seconds

