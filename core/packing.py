@@ -45,10 +45,10 @@ class TrainSequence:
     """Factor of its tokens' loss: 1 as a rule; 0 takes it out of the loss and out of every count."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.prompt_length <= len(self.token_ids):
+        if not 1 <= self.prompt_length < len(self.token_ids):
             raise ValueError(
                 f"prompt_length {self.prompt_length} of a sequence of {len(self.token_ids)} tokens: "
-                "it must be between 1 and the number of tokens"
+                "prompt and completion must have at least one token each"
             )
         if self.sampler_logprobs and len(self.sampler_logprobs) != self.completion_length:
             raise ValueError(

@@ -145,7 +145,7 @@ def test_a_masked_row_with_the_count_fixed_changes_nothing(policy):
         assert distance(expected, take_gradients(policy)) < 1e-10, name
 
 
-lengths = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12)), min_size=1, max_size=25)
+lengths = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 12)), min_size=1, max_size=25)
 
 
 @settings(max_examples=60, deadline=None)
@@ -229,8 +229,9 @@ def test_bad_input_is_named():
         pack([long], token_budget=29, rank=0, world_size=1, **CPU64)
     with pytest.raises(ValueError, match="no sequence to pack"):
         pack([], token_budget=29, rank=0, world_size=1, **CPU64)
-    with pytest.raises(ValueError, match="prompt_length 0"):
-        TrainSequence((1, 2), 0, 1.0, (), 1.0)
+    for prompt_length in (0, 2):
+        with pytest.raises(ValueError, match=f"prompt_length {prompt_length} of a sequence of 2"):
+            TrainSequence((1, 2), prompt_length, 1.0, (), 1.0)
     with pytest.raises(ValueError, match="2 sampler log-probs for 1"):
         TrainSequence((1, 2), 1, 1.0, (-0.1, -0.2), 1.0)
     with pytest.raises(ValueError, match="3 mini-batches of 2 items"):

@@ -107,6 +107,11 @@ def test_activation_checkpointing_and_the_chunked_head_change_no_gradient(folder
     assert distance(expected, gradients(load_tiny(folder))) < 1e-10
 
 
+def test_transformers_own_attention_sees_the_packing_too(tied):
+    """attention: sdpa, by the masks that transformers derives from the positions."""
+    assert distance(gradients(load_tiny(tied)), gradients(load_tiny(tied, attention="sdpa"))) < 1e-9
+
+
 @pytest.mark.slow
 def test_compiled_layers_give_the_same_gradient(tied):
     expected = gradients(load_tiny(tied))
@@ -157,7 +162,7 @@ def test_a_saved_policy_is_the_policy(folder, tmp_path):
 
 
 def test_adamw_by_hand(tied):
-    """First step: each parameter moves by lr · g/|g| (bias-corrected moments), decay first, norms undecayed."""
+    """First step: a parameter moves by lr · g/|g| (bias-corrected moments); decay first, norms spared."""
     policy = load_tiny(tied)
     before = {name: tensor.clone() for name, tensor in full_parameters(policy)}
     accumulate(policy, random_sequences(5), "sft", token_budget=999)
@@ -180,7 +185,7 @@ def test_muon_takes_the_layers_matrices_alone(tied):
     for name, after in full_parameters(policy):
         moved = after - before[name]
         if after.ndim == 2 and ".layers." in name:
-            # The update is lr · √max(1, rows/columns) · (nearly orthogonal): singular values 0.7 to 1.3 times that.
+            # lr · √max(1, rows/columns) · (nearly orthogonal): singular values 0.7 to 1.3 times that.
             values = torch.linalg.svdvals(moved) / (0.02 * max(1, after.shape[0] / after.shape[1]) ** 0.5)
             assert 0.5 < float(values.median()) < 1.4, name
         else:

@@ -93,9 +93,8 @@ class _ChunkedLogprobs(torch.autograd.Function):
             before_c = log_total_C[tokens].clone()
             log_total_c = torch.logaddexp(before_c, logits_cv.logsumexp(dim=-1))
             log_total_C[tokens] = log_total_c
-            if (
-                entropy
-            ):  # of the softmax over the words so far, whose log-probs fall by `shift` with each chunk
+            if entropy:
+                # Of the softmax over the words so far; a new chunk takes `shift` from their log-probs.
                 shift_c = log_total_c - before_c
                 logp_cv = logits_cv.sub_(log_total_c[:, None])
                 added_c = (logp_cv.exp() * logp_cv).sum(-1)
