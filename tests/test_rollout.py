@@ -133,7 +133,7 @@ def test_samples_of_one_prompt_differ_and_seeds_matter(model_folder: Path, token
 
 
 def test_rollouts_come_as_they_finish(model_folder: Path, tokenizer: Any) -> None:
-    requests = _requests(count=3, copies=8)
+    requests = _requests(count=1, copies=24)
     engine = _engine(model_folder, tokenizer, 64, eos=list(range(60)))
     lengths = [len(r.completion_ids) for r in engine.generate(requests, 40, 1.0, 1.0)]
     assert lengths == sorted(lengths)

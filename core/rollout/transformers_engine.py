@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, Cache
+from transformers.cache_utils import DynamicLayer
 
 from core.errors import UserError
 from core.rollout import Rollout, RolloutRequest
@@ -20,6 +21,37 @@ from core.seeds import derive_seed
 
 # R rows (sequences being decoded) · V vocabulary · S positions in the cache
 COMPACT_BELOW = 0.8  # finished rows leave the batch once fewer than this share of it is alive
+
+
+class RoomyLayer(DynamicLayer):
+    """A layer's keys and values, [R, heads, S, head size], with room: a new token does not copy them all."""
+
+    ROOM = 64  # positions
+    room: tuple[torch.Tensor, ...] = ()
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        if not self.room or end > self.room[0].shape[-2]:
+            rows, heads, _length, size = key_states.shape
+            grown = tuple(
+                new.new_empty(rows, heads, end + self.ROOM, size) for new in (key_states, value_states)
+            )
+            if start:
+                grown[0][..., :start, :], grown[1][..., :start, :] = self.keys, self.values
+            self.room = grown
+        self.room[0][..., start:end, :], self.room[1][..., start:end, :] = key_states, value_states
+        self.keys, self.values = (room[..., :end, :] for room in self.room)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        length = self.get_seq_length()
+        self.room = tuple(room[indices] for room in self.room)
+        self.keys, self.values = (room[..., :length, :] for room in self.room)
 
 
 class TransformersEngine:
@@ -75,10 +107,19 @@ class TransformersEngine:
                     f"{request.problem.name}: a prompt of {len(request.prompt_ids)} tokens and "
                     f"{max_new_tokens} new ones do not fit the model's {limit} positions"
                 )
-        ordered = sorted(requests, key=lambda r: (len(r.prompt_ids), r.prompt_ids))
-        for start in range(0, len(ordered), self.max_rows):
-            wave = ordered[start : start + self.max_rows]
+        for wave in self._waves(requests):
             yield from self._decode(wave, max_new_tokens, temperature, top_p)
+
+    def _waves(self, requests: Sequence[RolloutRequest]) -> list[list[RolloutRequest]]:
+        """At most `max_rows` requests each, shortest prompts first, none over twice as long as the first."""
+        waves: list[list[RolloutRequest]] = []
+        for request in sorted(requests, key=lambda r: (len(r.prompt_ids), r.prompt_ids)):
+            fits = waves and len(waves[-1]) < self.max_rows
+            if fits and len(request.prompt_ids) <= 2 * len(waves[-1][0].prompt_ids):
+                waves[-1].append(request)
+            else:
+                waves.append([request])
+        return waves
 
     @torch.inference_mode()
     def _decode(
@@ -118,9 +159,7 @@ class TransformersEngine:
         for request in rows[alive_R].tolist():
             yield self._rollout(wave[request], tokens_RN[request], logprobs_RN[request], "length")
 
-    def _read_prompts(
-        self, wave: Sequence[RolloutRequest]
-    ) -> tuple[torch.Tensor, DynamicCache, torch.Tensor]:
+    def _read_prompts(self, wave: Sequence[RolloutRequest]) -> tuple[torch.Tensor, Cache, torch.Tensor]:
         """Last logits, cache and mask of each row; equal neighbouring prompts are read once."""
         prompts = [(key, len(list(same))) for key, same in groupby(wave, key=lambda r: r.prompt_ids)]
         longest = max(len(prompt) for prompt, _ in prompts)
@@ -130,14 +169,14 @@ class TransformersEngine:
             ids[row, longest - len(prompt) :] = torch.tensor(prompt)
             mask[row, longest - len(prompt) :] = 1
         mask = mask.to(self.device)
-        cache = DynamicCache(config=self.model.config)
+        cache = Cache(layer_class_to_replicate=RoomyLayer)
         logits = self._forward(ids.to(self.device), mask, cache)
         counts = torch.tensor([count for _, count in prompts], device=self.device)
         repeat = torch.repeat_interleave(torch.arange(len(prompts), device=self.device), counts)
         cache.batch_select_indices(repeat)
         return logits[repeat], cache, mask[repeat]
 
-    def _forward(self, ids_RS: torch.Tensor, mask_RS: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
+    def _forward(self, ids_RS: torch.Tensor, mask_RS: torch.Tensor, cache: Cache) -> torch.Tensor:
         positions_RS = (mask_RS.cumsum(dim=1) - 1).clamp(min=0)[:, -ids_RS.shape[1] :]
         output = self.model(
             input_ids=ids_RS,
