@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from experiments.drgrpo_tiny.prover import Proof
 
-STYLES = {"steps": 0.6, "inline": 0.25, "named": 0.15}
+STYLES = {"steps": 0.85, "inline": 0.1, "named": 0.05}
 """How much gets a line of its own: every step; all but projections; the conclusion as well."""
 
 
@@ -37,8 +37,8 @@ class _Layout:
         self.next_index = first_free
         self.style = style
         self.rng = rng
-        self.projection = rng.random() < 0.15  # `And.left h` rather than `h.left`
-        self.brackets = rng.random() < 0.15  # `⟨h, k⟩` rather than `And.intro h k`
+        self.projection = rng.random() < 0.05  # `And.left h` rather than `h.left`
+        self.brackets = rng.random() < 0.05  # `⟨h, k⟩` rather than `And.intro h k`
         self.lines: list[Line] = []
         self.display: dict[str, str] = {}  # a binder's placeholder → its name in the text
         self.named: dict[Proof, str] = {}
@@ -84,7 +84,7 @@ class _Layout:
 
     def _name_parts(self, proof: Proof) -> None:
         parts = list(proof.parts)
-        if self.rng.random() < 0.25:
+        if self.rng.random() < 0.05:
             parts.reverse()
         for part in parts:
             self._ensure(part)
