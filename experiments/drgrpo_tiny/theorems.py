@@ -23,8 +23,8 @@ LETTERS = {
 }
 """Names that a renaming draws from, by sort."""
 _DECLARED = [sort for sort in LETTERS if sort != "bound"]  # the order of binders in a statement
-MAX_HYPOTHESES = 4
-MAX_STATEMENT = 110  # characters
+MAX_HYPOTHESES = 3
+MAX_STATEMENT = 100  # characters
 _MOST_MISSES = 1_000  # candidates in a row without a new statement: the family is exhausted
 
 
