@@ -49,9 +49,10 @@ def write_inputs(folder: Path) -> None:
         pad_token_id=PAD,
     )
     Qwen3ForCausalLM(config).save_pretrained(folder / "model")
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t2"))
+    names = {"<pad>": PAD, "<eos>": EOS} | {f"t{i}": i for i in range(2, VOCABULARY)}
+    words = Tokenizer(models.WordLevel(names, unk_token="t2"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="t0", eos_token="t1")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
     tokenizer.save_pretrained(folder / "model")
     draw = random.Random(0)
 
@@ -152,7 +153,7 @@ def padded_logprobs(causal_lm, part):
 def generate_ours(folder: Path, policy, samples: list[dict]) -> list[float]:
     """Seconds for PROMPTS × GROUP completions by the embedded engine, per token."""
     import torch
-    from transformers import AutoTokenizer
+    from transformers import PreTrainedTokenizerFast
 
     from core.policy import full_parameters
     from core.problems import Problem
@@ -161,7 +162,7 @@ def generate_ours(folder: Path, policy, samples: list[dict]) -> list[float]:
 
     engine = TransformersEngine(
         policy.causal_lm.config,
-        AutoTokenizer.from_pretrained(folder / "model"),
+        PreTrainedTokenizerFast.from_pretrained(folder / "model"),
         (EOS,),
         dtype=torch.float32,
         device=torch.device("cpu"),
@@ -188,13 +189,13 @@ def run_trl(folder: Path, steps: int) -> dict:
     """TRL's own trainer from data loader to optimiser, with samples.json for what it samples."""
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     samples = json.loads((folder / "samples.json").read_text())
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
     texts = [tokenizer.decode(one["prompt"]) for one in samples]
-    number_of = {text: number for number, text in enumerate(texts)}
+    number_of = {tuple(one["prompt"]): number for number, one in enumerate(samples)}
     sampling = [0.0]
 
     class Fixed(GRPOTrainer):
@@ -204,18 +205,12 @@ def run_trl(folder: Path, steps: int) -> dict:
             sampling.append(time.perf_counter() - start)
             return result
 
-        def _generate_single_turn(self, prompts, *rest, **named):
-            numbers = [number_of[prompt] for prompt in prompts] if isinstance(prompts[0], str) else [
-                number_of[tokenizer.decode(prompt)] for prompt in prompts
-            ]  # fmt: skip
-            completions = [samples[n]["completions"][place % GROUP] for place, n in enumerate(numbers)]
-            return self.fixed_result([samples[n]["prompt"] for n in numbers], completions)
-
-        def fixed_result(self, prompts, completions):
-            return completions, None
+        def _generate_single_turn(self, prompt_ids, *rest, **named):
+            numbers = [number_of[tuple(ids)] for ids in prompt_ids]
+            return [samples[n]["completions"][place % GROUP] for place, n in enumerate(numbers)], None
 
     def reward(prompts, completions, **_):
-        return [samples[number_of[p]]["rewards"][place % GROUP] for place, p in enumerate(prompts)]
+        return [samples[texts.index(p)]["rewards"][place % GROUP] for place, p in enumerate(prompts)]
 
     seconds, marks = [], {}
 
@@ -266,23 +261,18 @@ def run_trl(folder: Path, steps: int) -> dict:
         callbacks=[Watch()],
     )
     trainer.train()
-    return {"train": seconds[1:], "generate": generate_trl(trainer, GRPOTrainer, samples, texts)}
+    return {"train": seconds[1:], "generate": generate_trl(trainer, GRPOTrainer, samples)}
 
 
-def generate_trl(trainer, base: type, samples: list[dict], texts: list[str]) -> list[float]:
+def generate_trl(trainer, base: type, samples: list[dict]) -> list[float]:
     """Seconds a token of TRL's own generation for the same prompts."""
-    prompts = [text for text in texts for _ in range(GROUP)]
-    ids = [one["prompt"] for one in samples for _ in range(GROUP)]
+    prompts = [one["prompt"] for one in samples for _ in range(GROUP)]
     per_token = []
     for _ in range(3):
         start = time.perf_counter()
-        completions = trl_completions(base, trainer, prompts, ids)
+        completions, _ = base._generate_single_turn(trainer, prompts, None, {}, GROUP)
         per_token.append((time.perf_counter() - start) / sum(map(len, completions)))
     return per_token[1:]
-
-
-def trl_completions(base: type, trainer, prompts: list[str], ids: list[list[int]]) -> list[list[int]]:
-    return base._generate_single_turn(trainer, prompts)[1]
 
 
 ARMS = {

@@ -172,18 +172,22 @@ def full_parameters(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 
 
 def save_policy(policy: Policy, tokenizer: Any, folder: Path) -> None:
-    """Write model (safetensors, in the dtype it computes in) and tokenizer as a Hugging Face folder.
+    """Write the model (safetensors, in its parameters' dtype) and tokenizer as a Hugging Face folder.
 
-    To be called on every rank; the first writes. An interrupted write leaves no half-written `folder`.
+    To be called on every rank; the first writes and all return when `folder` is complete. An interrupted
+    write leaves no half-written `folder`.
     """
-    state = {name: tensor.to("cpu", copy=True) for name, tensor in full_parameters(policy)}
-    if not dist.is_initialized() or dist.get_rank() == 0:
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    state = {name: tensor.to("cpu", copy=True) for name, tensor in full_parameters(policy) if first}
+    if first:
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         policy.causal_lm.save_pretrained(partial, state_dict=state)
         tokenizer.save_pretrained(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
+    if dist.is_initialized():
+        dist.barrier()
 
 
 def _world_size() -> int:
