@@ -45,7 +45,7 @@ def dry_run(config: Config, run: Run) -> None:
 
 
 def use_cache_if_hub_is_silent() -> None:
-    """Without an answer from the hub in 5 s, look in its local cache only, instead of retrying for minutes."""
+    """Without an answer from the hub in 5 s, look in its local cache only instead of retrying."""
     try:
         httpx.head(constants.ENDPOINT, timeout=5)
     except httpx.HTTPError:

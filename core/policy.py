@@ -83,11 +83,11 @@ def old_logprobs(
     None for the first mini-batch: it is on-policy, so its old log-probs are its own, detached, and a
     step of a single update needs no second forward pass.
     """
-    later = [
-        [policy_logprobs(policy, m, temperature=temperature, entropy=False)[0] for m in ms]
-        for ms in packed[1:]
-    ]
-    return [[None for _ in ms] for ms in packed[:1]] + later
+    old: list[list[Tensor | None]] = [[None for _ in microbatches] for microbatches in packed[:1]]
+    for microbatches in packed[1:]:
+        later = (policy_logprobs(policy, m, temperature=temperature, entropy=False) for m in microbatches)
+        old.append([logprobs_C for logprobs_C, _ in later])
+    return old
 
 
 def load_policy(config: PolicyConfig) -> Policy:

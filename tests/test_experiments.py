@@ -83,7 +83,7 @@ def test_an_ablation_changes_the_golden_run(
     overrides = {"ablation__loss": "grpo", "ablation__advantage": "standardised", "run__steps": 2}
     found = run_golden("drgrpo_0p6b", tmp_path / "run", **overrides)
     first, expected = (
-        [line for line in lines if "reward/mean" in line][0] for lines in (found, golden_run[1])
+        next(line for line in lines if "reward/mean" in line) for lines in (found, golden_run[1])
     )
     assert first["reward/mean"] == expected["reward/mean"], "the first step samples from the same policy"
     assert first["loss/policy/sum"] != expected["loss/policy/sum"]

@@ -37,16 +37,19 @@ class RoomyLayer(DynamicLayer):
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
         if not self.room or end > self.room[0].shape[-2]:
-            rows, heads, _length, size = key_states.shape
-            grown = tuple(
-                new.new_empty(rows, heads, end + self.ROOM, size) for new in (key_states, value_states)
-            )
-            if start:
-                grown[0][..., :start, :], grown[1][..., :start, :] = self.keys, self.values
-            self.room = grown
-        self.room[0][..., start:end, :], self.room[1][..., start:end, :] = key_states, value_states
+            pairs = ((self.keys, key_states), (self.values, value_states))
+            self.room = tuple(self._roomy(old, new, start) for old, new in pairs)
+        for room, new in zip(self.room, (key_states, value_states), strict=True):
+            room[..., start:end, :] = new
         self.keys, self.values = (room[..., :end, :] for room in self.room)
         return self.keys, self.values
+
+    def _roomy(self, old: torch.Tensor | None, new: torch.Tensor, start: int) -> torch.Tensor:
+        rows, heads, added, size = new.shape
+        room = new.new_empty(rows, heads, start + added + self.ROOM, size)
+        if start and old is not None:
+            room[..., :start, :] = old
+        return room
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         length = self.get_seq_length()

@@ -31,8 +31,8 @@ _PIECES = "|".join(
         r"\)+ :(?= )",
         r"\) =>",
         r" :=\n(?:  )+(?=[^hf])",
-        r"[A-Z][a-z]+(?: [a-z]{2,})*",  # a thinking phrase
         r" ?[A-Z][A-Za-z]*\.[a-z]+",  # And.intro, Nat.succ
+        r"[A-Z][a-z]+(?: [a-z]{2,})*",  # a thinking phrase
         r" ?h\d+\.[a-z]+",
         r" ?h\d+",  # hypotheses
         r"\.[a-z]+",  # .left
