@@ -114,11 +114,11 @@ class TransformersEngine:
             yield from self._decode(wave, max_new_tokens, temperature, top_p)
 
     def _waves(self, requests: Sequence[RolloutRequest]) -> list[list[RolloutRequest]]:
-        """At most `max_rows` requests each, shortest prompts first, none over twice as long as the first."""
+        """At most `max_rows` requests each, shortest prompts first, none over 4 times as long as the first."""
         waves: list[list[RolloutRequest]] = []
         for request in sorted(requests, key=lambda r: (len(r.prompt_ids), r.prompt_ids)):
             fits = waves and len(waves[-1]) < self.max_rows
-            if fits and len(request.prompt_ids) <= 2 * len(waves[-1][0].prompt_ids):
+            if fits and len(request.prompt_ids) <= 4 * len(waves[-1][0].prompt_ids):
                 waves[-1].append(request)
             else:
                 waves.append([request])
