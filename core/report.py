@@ -118,7 +118,7 @@ def plot_curves(folder: Path) -> Path:
         axis.grid(alpha=0.3)
         if axis.lines:
             axis.legend(frameon=False)
-    figure.suptitle(folder.name)
+    figure.suptitle("/".join(folder.parts[-3:]))
     file = folder / "curves.png"
     figure.savefig(file, dpi=150)
     plt.close(figure)
