@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from core.losses.logprobs import CHUNK_TOKENS, CHUNK_VOCABULARY, chunked_logprobs, naive_logprobs
+from core.losses.logprobs import CHUNKS, chunked_logprobs, naive_logprobs
 
 TEMPERATURE = 0.9
 
@@ -34,24 +33,37 @@ def rounded_logprobs(hidden_CH, head_VH, targets_C, *, temperature, entropy):
 
 
 def chunked(hidden_CH, head_VH, targets_C, *, temperature, entropy):
+    chunk_tokens, chunk_vocabulary = CHUNKS[hidden_CH.device.type]
     return chunked_logprobs(
         hidden_CH,
         head_VH,
         targets_C,
         temperature=temperature,
         entropy=entropy,
-        chunk_tokens=CHUNK_TOKENS,
-        chunk_vocabulary=CHUNK_VOCABULARY,
+        chunk_tokens=chunk_tokens,
+        chunk_vocabulary=chunk_vocabulary,
     )
 
 
 PATHS = {"naive": naive_logprobs, "chunked": chunked, "rounded": rounded_logprobs}
 
 
-def peak_bytes(device: str) -> int:
+def reset_peak(device: str) -> int:
+    """Forget the peak so far; the bytes in use now."""
     if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: sets the high-water mark to what is resident
+    return _kernel_bytes("VmRSS")
+
+
+def peak_bytes(device: str) -> int:
+    return torch.cuda.max_memory_allocated() if device == "cuda" else _kernel_bytes("VmHWM")
+
+
+def _kernel_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
 def measure(path: str, arguments: argparse.Namespace, folder: Path) -> None:
@@ -69,7 +81,7 @@ def measure(path: str, arguments: argparse.Namespace, folder: Path) -> None:
     # A small pass first: libraries and threads start outside the measurement.
     PATHS[path](hidden_CH[:8], head_VH[:64], targets_C[:8] % 64, **settings)[0].sum().backward()
     hidden_CH.grad = head_VH.grad = None
-    before, start = peak_bytes(device), time.perf_counter()
+    before, start = reset_peak(device), time.perf_counter()
     logprobs_C, _ = PATHS[path](hidden_CH, head_VH, targets_C, **settings)
     (weights_C * logprobs_C).sum().backward()
     if device == "cuda":

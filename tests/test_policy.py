@@ -102,8 +102,7 @@ def test_activation_checkpointing_and_the_chunked_head_change_no_gradient(folder
     expected = gradients(load_tiny(folder))
     assert distance(expected, gradients(load_tiny(folder, activation_checkpointing=True))) < 1e-12
     monkeypatch.setattr("core.losses.logprobs.NAIVE_UP_TO", 0)
-    monkeypatch.setattr("core.losses.logprobs.CHUNK_TOKENS", 7)
-    monkeypatch.setattr("core.losses.logprobs.CHUNK_VOCABULARY", 20)
+    monkeypatch.setattr("core.losses.logprobs.CHUNKS", {"cpu": (7, 20)})
     assert distance(expected, gradients(load_tiny(folder))) < 1e-10
 
 

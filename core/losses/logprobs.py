@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK_TOKENS = 4096
-CHUNK_VOCABULARY = 8192
+CHUNKS = {"cpu": (1024, 2048), "cuda": (8192, 8192)}
+"""Tokens and words of a chunk: 8 MiB of logits on a CPU, to stay near its caches; 256 MiB on a GPU."""
 NAIVE_UP_TO = 1 << 24
 """C·V up to which the logits are kept instead of computed twice: 64 MiB in float32."""
 
@@ -23,14 +23,15 @@ def selected_logprobs(
     """`naive_logprobs` where its logits are small, else `chunked_logprobs`: the same numbers."""
     if hidden_CH.shape[0] * head_VH.shape[0] <= NAIVE_UP_TO:
         return naive_logprobs(hidden_CH, head_VH, targets_C, temperature=temperature, entropy=entropy)
+    chunk_tokens, chunk_vocabulary = CHUNKS["cuda" if hidden_CH.is_cuda else "cpu"]
     return chunked_logprobs(
         hidden_CH,
         head_VH,
         targets_C,
         temperature=temperature,
         entropy=entropy,
-        chunk_tokens=CHUNK_TOKENS,
-        chunk_vocabulary=CHUNK_VOCABULARY,
+        chunk_tokens=chunk_tokens,
+        chunk_vocabulary=chunk_vocabulary,
     )
 
 
