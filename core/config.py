@@ -103,6 +103,7 @@ class ErrorFixConfig:
     max_errors: int  # errors shown
     context_lines: int  # code lines before and after the faulty one
     max_characters: int  # of feedback
+    max_tokens: int | None  # of feedback as well; null: characters alone
     overlong: Literal["drop", "cut"]  # what happens to feedback beyond that
 
 

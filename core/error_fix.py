@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from core.config import Config, ErrorFixConfig
-from core.lean.feedback import error_fix_message
+from core.lean.feedback import error_fix_message, within_tokens
 from core.lean.verdict import Verdict
 from core.problems import Problem, ProblemStream
 from core.prompts import error_fix_prompt_ids, prompt_ids
@@ -50,13 +50,22 @@ def failed_attempt(
         return None
     code = scored.format.lean_code
     assert code is not None, "Lean was asked, so there is code"
-    feedback = error_fix_message(
-        code,
-        result,
-        max_errors=settings.max_errors,
-        context_lines=settings.context_lines,
+
+    def message(max_characters: int | None) -> str | None:
+        return error_fix_message(
+            code,
+            result,
+            max_errors=settings.max_errors,
+            context_lines=settings.context_lines,
+            max_characters=max_characters,
+            overlong=settings.overlong,
+        )
+
+    feedback = within_tokens(
+        message,
         max_characters=settings.max_characters,
-        overlong=settings.overlong,
+        max_tokens=settings.max_tokens,
+        count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
     )
     if feedback is None:
         return None

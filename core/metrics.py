@@ -62,6 +62,7 @@ def rollout_rows(
                 "turn": request.turn,
                 "problem": request.problem.name,
                 "source": request.problem.source,
+                "header": request.problem.header,
                 "statement": request.problem.statement,
                 "prompt": tokenizer.decode(request.prompt_ids),
                 "completion": rollout.text,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.format_checks import PRESETS, check_format
-from core.lean.feedback import error_fix_message, format_fix_message
+from core.lean.feedback import error_fix_message, format_fix_message, within_tokens
 from core.lean.verdict import LeanMessage, LeanResult, Verdict
 from core.problems import Problem
 
@@ -178,3 +178,33 @@ def test_format_failures() -> None:
     assert short == "Fix the format:\nline 1: <think> is never closed"
     good = type(bad)((), "x", 1, (), "y")
     assert format_fix_message(good, max_findings=2, **settings) is None
+
+
+def test_a_token_budget_cuts_where_characters_would() -> None:
+    """A "token" here is a word with its space: the longest message of at most 9 words."""
+    error = LeanMessage(
+        "error", 2, 2, 2, 3, "type mismatch\n  h2\nhas type\n  q\nbut is expected to have type\n  p"
+    )
+    words = lambda text: len(text.split())  # noqa: E731
+    seen: list[int | None] = []
+
+    def make(limit: int | None) -> str | None:
+        seen.append(limit)
+        settings = ALL | {"max_errors": 1, "context_lines": 0, "max_characters": limit, "overlong": "cut"}
+        return error_fix_message(CODE, result(error), **settings)
+
+    whole = make(None)
+    assert whole is not None
+    keep = {"max_characters": None, "count_tokens": words}
+    assert within_tokens(make, max_tokens=None, **keep) == whole
+    assert within_tokens(make, max_tokens=words(whole), **keep) == whole
+    for budget in range(3, words(whole)):
+        cut = within_tokens(make, max_tokens=budget, **keep)
+        assert cut is not None
+        assert words(cut) <= budget
+        longer = [m for limit in range(len(cut) + 2, len(whole)) if (m := make(limit)) and words(m) <= budget]
+        assert all(len(message) <= len(cut) for message in longer), "no longer message keeps the budget"
+    drop = lambda limit: error_fix_message(  # noqa: E731
+        CODE, result(error), **(ALL | {"max_characters": limit, "overlong": "drop"})
+    )
+    assert within_tokens(drop, max_tokens=3, **keep) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from core.format_checks.report import FormatReport
@@ -70,6 +70,32 @@ def error_fix_message(
         return _fit(_versions(errors, max_characters), max_characters, overlong)
     rule = result.rule or "it is incomplete or stands under another name"
     return _fit([_WITHOUT_ERRORS[result.verdict].format(rule=rule)], max_characters, overlong)
+
+
+def within_tokens(
+    make: Callable[[int | None], str | None],
+    *,
+    max_characters: int | None,
+    max_tokens: int | None,
+    count_tokens: Callable[[str], int],
+) -> str | None:
+    """The longest of the messages `make(characters)` that keeps both budgets, or None if none does.
+
+    `make` is a message of this file with all but its limit of characters given; what it does beyond
+    the limit (drop or cut at a sensible place) decides here too.
+    """
+    message = make(max_characters)
+    if message is None or max_tokens is None or count_tokens(message) <= max_tokens:
+        return message
+    best, low, high = None, 1, len(message) - 1
+    while low <= high:  # a longer limit gives more tokens, but for a few at a token's border
+        middle = (low + high) // 2
+        shorter = make(middle)
+        if shorter is not None and count_tokens(shorter) <= max_tokens:
+            best, low = shorter, middle + 1
+        else:
+            high = middle - 1
+    return best
 
 
 def format_fix_message(

@@ -114,7 +114,7 @@ class TransformersEngine:
             yield from self._decode(wave, max_new_tokens, temperature, top_p)
 
     def _waves(self, requests: Sequence[RolloutRequest]) -> list[list[RolloutRequest]]:
-        """At most `max_rows` requests each, shortest prompts first, none over 4 times as long as the first."""
+        """At most `max_rows` requests each, shortest prompts first, none over 4 times the first."""
         waves: list[list[RolloutRequest]] = []
         for request in sorted(requests, key=lambda r: (len(r.prompt_ids), r.prompt_ids)):
             fits = waves and len(waves[-1]) < self.max_rows
