@@ -25,6 +25,7 @@ import transformers
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import core.losses.logprobs
 import core.policy
 from core.losses.drgrpo import drgrpo_loss
 from core.losses.logprobs import selected_logprobs
@@ -118,6 +119,7 @@ def flops(shape: dict, made: list[TrainSequence]) -> float:
 def measure(name: str, head: str, budget: int, steps: int, device: torch.device) -> dict:
     shape = SHAPES[name]
     core.policy.selected_logprobs = rounded_head if head == "naive" else selected_logprobs
+    core.losses.logprobs.NAIVE_UP_TO = 0  # so that the smoke run's small head is chunked too
     policy, clock = new_policy(shape, device), Clock(device)
     settings = SimpleNamespace(name="adamw", learning_rate=2.0e-6, weight_decay=0.0, beta1=0.9, beta2=0.999)
     optimiser = make_optimiser(policy, settings)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -45,7 +46,7 @@ def naive_logprobs(
     compute = torch.promote_types(hidden_CH.dtype, torch.float32)
     logits_CV = hidden_CH.to(compute) @ head_VH.to(compute).T / temperature
     logprobs_CV = torch.log_softmax(logits_CV, dim=-1)
-    logprobs_C = logprobs_CV.gather(-1, targets_C[:, None]).squeeze(-1)
+    logprobs_C = -F.nll_loss(logprobs_CV, targets_C, reduction="none")
     return logprobs_C, -(logprobs_CV.exp() * logprobs_CV).sum(-1) if entropy else None
 
 
