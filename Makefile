@@ -12,7 +12,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 .PHONY: demo test check golden bench setup setup-gpu lean-check clean
 
-demo: setup  ## theorems → cold start → Dr. GRPO against a real Lean, in 15 minutes on two cores
+demo: setup  ## theorems → cold start → Dr. GRPO against a real Lean: about 15 minutes on two cores
 	$(BIN)/python $(TINY)/prepare.py seed=$(SEED)
 	$(TORCHRUN) $(TINY)/cold_start.py run.seed=$(SEED)
 	$(TORCHRUN) $(TINY)/train.py run.seed=$(SEED) run.on_existing=replace
