@@ -23,7 +23,7 @@ test: setup  ## every test
 check: setup  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 golden: setup  ## write the golden run anew, after a change that is meant to change numbers
 	$(BIN)/python tests/golden/record.py
