@@ -106,7 +106,8 @@ class ErrorFixCache:
                 break
             taken.setdefault(self._attempts[index].problem.name, index)
         chosen = [self._attempts[index] for index in taken.values()]
-        kept = [a for i, a in enumerate(self._attempts) if i not in set(taken.values())]
+        gone = set(taken.values())
+        kept = [attempt for index, attempt in enumerate(self._attempts) if index not in gone]
         self._attempts = deque(kept, maxlen=self._attempts.maxlen)
         return chosen
 

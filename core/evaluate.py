@@ -110,18 +110,12 @@ def evaluate(
     Returns the outcomes in the order of `problems`, and this rank's rollouts.
     """
     settings = config.evaluate
-    first = [
-        RolloutRequest(
-            problem=problem,
-            prompt_ids=prompt_ids(tokenizer, problem, config.prompt.style),
-            group=problem.name,
-            turn=0,
-            seed_key=("evaluate", problem.name, "first", sample),
-        )
-        for problem in problems
-        for sample in range(settings.samples)
-    ]
-    first = run.share(first, key=lambda request: request.group)
+    first = []
+    for problem in run.share(problems, key=lambda problem: problem.name):
+        ids = prompt_ids(tokenizer, problem, config.prompt.style)
+        for sample in range(settings.samples):
+            key = ("evaluate", problem.name, "first", sample)
+            first.append(RolloutRequest(problem, ids, group=problem.name, turn=0, seed_key=key))
 
     def judged(requests: Sequence[RolloutRequest], name: str) -> list[ScoredRollout]:
         with run.phase(name, total=len(requests)) as advance:
@@ -138,12 +132,8 @@ def evaluate(
             limit = config.prompt.max_tokens
             failed = failed_attempt(scored, tokenizer, eos_ids, config.error_fix, limit)
             if failed is not None:
-                key = request.seed_key[-1]
-                name = request.problem.name
-                fix_key, again_key = (
-                    ("evaluate", name, "fix", key),
-                    ("evaluate", name, "again", key),
-                )
+                name, sample = request.problem.name, request.seed_key[-1]
+                fix_key, again_key = (("evaluate", name, which, sample) for which in ("fix", "again"))
                 fix = replace(request, prompt_ids=failed.prompt_ids, turn=1, seed_key=fix_key)
                 second += [fix, replace(request, seed_key=again_key)]
     retries = judged(second, "evaluate fixes") if second else []

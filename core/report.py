@@ -45,19 +45,36 @@ class Report:
         self.samples = samples
         self.evaluations: dict[int, list[Outcome]] = {}
 
-    def step(self, step: int, metrics: dict[str, float], rows: list[dict[str, Any]]) -> None:
+    def step(
+        self,
+        step: int,
+        metrics: dict[str, float],
+        scored_B: Sequence[ScoredRollout],
+        advantages_B: Sequence[float | None],
+    ) -> None:
         """Print a step's line, log its metrics, keep its rollouts."""
         self.run.print(step_line(step, metrics, self.run.seconds))
         self.run.log(step, metrics)
-        self.run.save_rows(f"step_{step:05d}", rows)
+        self._keep("step", step, scored_B, advantages_B)
+
+    def _keep(
+        self,
+        name: str,
+        step: int,
+        scored_B: Sequence[ScoredRollout],
+        advantages_B: Sequence[float | None],
+    ) -> None:
+        """Write rollouts as rows; only rank 0, which writes them, decodes them."""
+        if self.run.rank == 0:
+            rows = rollout_rows(scored_B, advantages_B, self.tokenizer, step)
+            self.run.save_rows(f"{name}_{step:05d}", rows)
 
     def evaluation(self, step: int, outcomes: Sequence[Outcome], scored: Sequence[ScoredRollout]) -> None:
         """Log one evaluation (all ranks call it): metrics, outcomes and rollouts; print its line."""
         self.evaluations[step] = list(outcomes)
         metrics = evaluation_metrics(outcomes, self.samples)
         everyone = self.run.gather(scored)
-        rows = rollout_rows(everyone, [None] * len(everyone), self.tokenizer, step)
-        self.run.save_rows(f"evaluation_{step:05d}", rows)
+        self._keep("evaluation", step, everyone, [None] * len(everyone))
         shown = ", ".join(f"{name.removeprefix('evaluate/')} {value:.3f}" for name, value in metrics.items())
         self.run.print(f"step {step:>4} | held out ({len(outcomes)} problems): {shown}")
         self.run.log(step, metrics)

@@ -21,7 +21,7 @@ from core.error_fix import ErrorFixCache, failed_attempts, step_requests
 from core.evaluate import evaluate
 from core.losses.drgrpo import drgrpo_loss
 from core.losses.mismatch import mismatch_stats
-from core.metrics import mean_metrics, rollout_metrics, rollout_rows
+from core.metrics import mean_metrics, rollout_metrics
 from core.packing import pack, train_sequences
 from core.policy import full_parameters, load_policy, old_logprobs, policy_logprobs, save_policy
 from core.problems import ProblemStream
@@ -117,7 +117,7 @@ def train(config: Config, run: Run) -> None:
                 advance(1)
 
         metrics = rollout_metrics(scored_B, advantages_B) | mean_metrics(update_metrics)
-        report.step(step, metrics, rollout_rows(scored_B, advantages_B, tokenizer, step))
+        report.step(step, metrics, scored_B, advantages_B)
         last = step == config.run.steps
         if last or (config.evaluate.every and step % config.evaluate.every == 0):
             measure(step, config.evaluate.problems if last else config.evaluate.quick_problems)
