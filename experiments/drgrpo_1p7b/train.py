@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from commands.dry_run import dry_run
+from commands.report import Report
 from core.advantages import group_advantages
 from core.config import Config
 from core.data import load_problems
-from core.dry_run import dry_run
 from core.error_fix import ErrorFixCache, failed_attempts, step_requests
 from core.evaluate import evaluate
 from core.losses.drgrpo import drgrpo_loss
@@ -26,7 +27,6 @@ from core.packing import pack, train_sequences
 from core.policy import full_parameters, load_policy, old_logprobs, policy_logprobs, save_policy
 from core.problems import ProblemStream
 from core.prompts import load_tokenizer
-from core.report import Report
 from core.rewards import in_request_order, make_judge
 from core.rollout import make_engine
 from core.run import Run, launch
