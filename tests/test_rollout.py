@@ -144,7 +144,7 @@ def test_new_weights_are_sampled_from(model_folder: Path, tokenizer: Any) -> Non
     engine = _engine(model_folder, tokenizer, 64)
     requests = _requests(count=2, copies=2)
     before = _by_key(engine.generate(requests, 8, 1.0, 1.0))
-    parameters = {name: p.clone() for name, p in engine.model.named_parameters()}
+    parameters = {name: p.clone() for name, p in engine.model.parameters.items()}
     parameters["model.norm.weight"] *= 0.5
     engine.update_weights(iter(parameters.items()))
     after = _by_key(engine.generate(requests, 8, 1.0, 1.0))

@@ -5,56 +5,20 @@ It holds its own copy of the weights, as vLLM does, so both engines are fed and 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, Cache
-from transformers.cache_utils import DynamicLayer
 
 from core.errors import UserError
 from core.rollout import Rollout, RolloutRequest
+from core.rollout.qwen3 import Cache, Qwen3Sampler
 from core.seeds import derive_seed
 
 # R rows (sequences being decoded) · V vocabulary · S positions in the cache
 COMPACT_BELOW = 0.8  # finished rows leave the batch once fewer than this share of it is alive
-
-
-class RoomyLayer(DynamicLayer):
-    """A layer's keys and values, [R, heads, S, head size], with room: a new token does not copy them all."""
-
-    ROOM = 64  # positions
-    room: tuple[torch.Tensor, ...] = ()
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        if not self.room or end > self.room[0].shape[-2]:
-            pairs = ((self.keys, key_states), (self.values, value_states))
-            self.room = tuple(self._roomy(old, new, start) for old, new in pairs)
-        for room, new in zip(self.room, (key_states, value_states), strict=True):
-            room[..., start:end, :] = new
-        self.keys, self.values = (room[..., :end, :] for room in self.room)
-        return self.keys, self.values
-
-    def _roomy(self, old: torch.Tensor | None, new: torch.Tensor, start: int) -> torch.Tensor:
-        rows, heads, added, size = new.shape
-        room = new.new_empty(rows, heads, start + added + self.ROOM, size)
-        if start and old is not None:
-            room[..., :start, :] = old
-        return room
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        length = self.get_seq_length()
-        self.room = tuple(room[indices] for room in self.room)
-        self.keys, self.values = (room[..., :length, :] for room in self.room)
 
 
 class TransformersEngine:
@@ -75,9 +39,8 @@ class TransformersEngine:
         seed: int,
         max_rows: int,
     ) -> None:
-        own_config = copy.deepcopy(model_config)  # from_config writes the attention's name into it
-        self.model = AutoModelForCausalLM.from_config(own_config, dtype=dtype, attn_implementation="sdpa")
-        self.model.to(device).eval().requires_grad_(False)
+        self.model = Qwen3Sampler(model_config, dtype, device)
+        self.longest = model_config.max_position_embeddings
         self.tokenizer = tokenizer
         self.eos = torch.tensor(sorted(eos_ids), device=device)
         self.device = device
@@ -86,7 +49,7 @@ class TransformersEngine:
 
     def update_weights(self, parameters: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Copy the trainer's full parameters; raises KeyError if one is unknown or left out."""
-        mine = dict(self.model.named_parameters())
+        mine = self.model.parameters
         left = set(mine)
         with torch.no_grad():
             for name, value in parameters:
@@ -103,7 +66,7 @@ class TransformersEngine:
         top_p: float,
     ) -> Iterator[Rollout]:
         """Sample every request once, in waves of at most `max_rows` rows of similar prompt length."""
-        limit = self.model.config.max_position_embeddings
+        limit = self.longest
         for request in requests:
             if not request.prompt_ids or len(request.prompt_ids) + max_new_tokens > limit:
                 raise UserError(
@@ -128,7 +91,7 @@ class TransformersEngine:
     def _decode(
         self, wave: Sequence[RolloutRequest], max_new_tokens: int, temperature: float, top_p: float
     ) -> Iterator[Rollout]:
-        logits_RV, cache, mask_RS = self._read_prompts(wave)
+        logits_RV, cache = self._read_prompts(wave)
         uniforms = np.stack([self._uniforms(request, max_new_tokens) for request in wave])
         uniforms_RN = torch.from_numpy(uniforms).to(self.device)
         tokens_RN = torch.zeros(len(wave), max_new_tokens, dtype=torch.long, device=self.device)
@@ -154,42 +117,25 @@ class TransformersEngine:
                 break
             if living < COMPACT_BELOW * len(rows):
                 keep = alive_R.nonzero().flatten()
-                cache.batch_select_indices(keep)
-                mask_RS, token_R, rows = mask_RS[keep], token_R[keep], rows[keep]
+                cache.select(keep)
+                token_R, rows = token_R[keep], rows[keep]
                 alive_R = torch.ones(living, dtype=torch.bool, device=self.device)
-            mask_RS = torch.cat([mask_RS, mask_RS.new_ones(len(rows), 1)], dim=1)
-            logits_RV = self._forward(token_R[:, None], mask_RS, cache)
+            logits_RV = self.model.next_logits(token_R, cache)
         for request in rows[alive_R].tolist():
             yield self._rollout(wave[request], tokens_RN[request], logprobs_RN[request], "length")
 
-    def _read_prompts(self, wave: Sequence[RolloutRequest]) -> tuple[torch.Tensor, Cache, torch.Tensor]:
-        """Last logits, cache and mask of each row; equal neighbouring prompts are read once."""
+    def _read_prompts(self, wave: Sequence[RolloutRequest]) -> tuple[torch.Tensor, Cache]:
+        """Last logits and cache of each row; equal neighbouring prompts are read once."""
         prompts = [(key, len(list(same))) for key, same in groupby(wave, key=lambda r: r.prompt_ids)]
         longest = max(len(prompt) for prompt, _ in prompts)
         ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-        mask = torch.zeros(len(prompts), longest, dtype=torch.long)
         for row, (prompt, _) in enumerate(prompts):
             ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[row, longest - len(prompt) :] = 1
-        mask = mask.to(self.device)
-        cache = Cache(layer_class_to_replicate=RoomyLayer)
-        logits = self._forward(ids.to(self.device), mask, cache)
-        counts = torch.tensor([count for _, count in prompts], device=self.device)
-        repeat = torch.repeat_interleave(torch.arange(len(prompts), device=self.device), counts)
-        cache.batch_select_indices(repeat)
-        return logits[repeat], cache, mask[repeat]
-
-    def _forward(self, ids_RS: torch.Tensor, mask_RS: torch.Tensor, cache: Cache) -> torch.Tensor:
-        positions_RS = (mask_RS.cumsum(dim=1) - 1).clamp(min=0)[:, -ids_RS.shape[1] :]
-        output = self.model(
-            input_ids=ids_RS,
-            attention_mask=mask_RS,
-            position_ids=positions_RS,
-            cache=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return output.logits[:, -1]
+        starts_P = torch.tensor([longest - len(prompt) for prompt, _ in prompts], device=self.device)
+        counts_P = torch.tensor([count for _, count in prompts], device=self.device)
+        prompt_R = torch.repeat_interleave(counts_P)
+        cache = Cache(starts_P, prompt_R)
+        return self.model.read_prompts(ids.to(self.device), cache)[prompt_R], cache
 
     def _uniforms(self, request: RolloutRequest, count: int) -> np.ndarray:
         return np.random.default_rng(derive_seed(self.seed, *request.seed_key)).random(count)
