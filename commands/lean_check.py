@@ -23,6 +23,11 @@ from core.problems import Problem
 
 SETTINGS = LeanConfig(
     backend="auto",
+    servers=None,
+    server_slots=2,
+    project=None,
+    repl=None,
+    recycle_after=200,
     workers=2,
     batch_size=16,
     timeout_s=60.0,

@@ -30,7 +30,8 @@ C = TypeVar("C")
 @dataclass(frozen=True)
 class RunConfig:
     folder: str  # everything the run writes
-    on_existing: Literal["refuse", "replace"]  # replace: delete the folder of an earlier run
+    # Of the folder's earlier run: go on with it (resume_changed: with another config too) or delete it.
+    on_existing: Literal["resume", "resume_changed", "refuse", "replace"]
     seed: int
     steps: int
     save_every: int  # steps between saved policies; 0: only the last
@@ -75,7 +76,7 @@ class PolicyConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    engine: Literal["transformers"]
+    engine: Literal["auto", "vllm", "transformers"]  # auto: vllm on a GPU, else transformers
     prompts: int  # prompts a step, over all ranks
     group_size: int  # rollouts a prompt
     max_new_tokens: int  # the response limit
@@ -86,7 +87,12 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class LeanConfig:
-    backend: Literal["auto", "embedded"]
+    backend: Literal["auto", "kimina", "local", "embedded"]
+    servers: list[str] | None  # addresses of Kimina servers; null: LEAN_SERVER_API_URL
+    server_slots: int  # requests in flight a server and rank; times ranks at most its REPLs
+    project: str | None  # the local backend's Lake project
+    repl: str | None  # the community REPL's binary for it; null: `lake env lean --json`
+    recycle_after: int  # checks after which a local Lean process is replaced
     workers: int  # Lean processes, a rank
     batch_size: int  # proofs a Lean process reads at once
     timeout_s: float  # wall clock a proof

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
@@ -33,6 +34,12 @@ SETTINGS = {
     "max_output_bytes": 400_000,
     "cache_entries": 1000,
 }
+
+
+def settings(backend: Literal["auto", "embedded"]) -> LeanConfig:
+    others = {"servers": None, "server_slots": 1, "project": None, "repl": None, "recycle_after": 1}
+    return LeanConfig(backend=backend, retry_s=1.0, **others, **SETTINGS)
+
 
 SWAP = Problem("swap", "theorem swap (p q : Prop) (h : And p q) : And q p :=", "", "", "test")
 PROOF = "theorem swap (p q : Prop) (h : And p q) : And q p :=\n  ⟨h.right, h.left⟩"
@@ -592,10 +599,10 @@ def test_a_cache_that_cannot_be_written_says_what_to_set(tmp_path, monkeypatch):
 def test_without_the_wheel_the_other_backends_are_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"(?s)lean.backend=auto: .*kimina .* or local"):
-        make_verifier(LeanConfig(backend="auto", retry_s=1.0, **SETTINGS))
+        make_verifier(settings("auto"))
 
 
 def test_auto_takes_the_embedded_lean_and_says_so():
-    verifier = make_verifier(LeanConfig(backend="auto", retry_s=1.0, **SETTINGS))
+    verifier = make_verifier(settings("auto"))
     assert verifier.name == "embedded"
     verifier.close()

@@ -11,7 +11,9 @@ from core.lean.verdict import Verifier
 def make_verifier(config: LeanConfig) -> Verifier:
     """The verifier that `config.backend` names; `auto` takes the first that is there. What was taken
     stands in its `name`. Raises UserError for a backend that is not on this machine."""
-    assert config.backend in ("auto", "embedded"), "a Kimina server and a local toolchain come beside it"
+    if config.backend in ("kimina", "local"):
+        given = (config.servers, config.server_slots, config.project, config.repl, config.recycle_after)
+        raise UserError(f"lean.backend={config.backend}: comes with the next change {given}")
     try:
         return EmbeddedLean(
             workers=config.workers,
