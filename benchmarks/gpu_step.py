@@ -87,7 +87,7 @@ def new_policy(shape: dict, device: torch.device):
     with device:
         causal_lm = Qwen3ForCausalLM(config)  # float32: FSDP keeps the masters in it
     settings = SimpleNamespace(
-        dtype="bfloat16", sharding="fsdp", activation_checkpointing=True, compile=False
+        dtype="bfloat16", sharding="fsdp", cpu_offload=False, activation_checkpointing=True, compile=False
     )
     return prepare_policy(causal_lm, settings)  # type: ignore[arg-type]
 

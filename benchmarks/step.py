@@ -94,6 +94,7 @@ def run_ours(folder: Path, steps: int, padded: bool) -> dict:
             dtype="float32",
             attention="sdpa" if padded else "packed",
             sharding="none",
+            cpu_offload=False,
             activation_checkpointing=False,
             compile=False,
         )

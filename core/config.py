@@ -70,6 +70,7 @@ class PolicyConfig:
     dtype: Literal["bfloat16", "float32", "float64"]
     attention: str  # transformers' attention implementation for the packed forward pass
     sharding: Literal["none", "ddp", "fsdp"]  # none: one process
+    cpu_offload: bool  # parameters, gradients and optimiser state in host memory; fsdp alone
     activation_checkpointing: bool
     compile: bool
 

@@ -16,7 +16,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
@@ -34,15 +40,13 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch
 class Policy(nn.Module):
     """A Hugging Face causal language model whose forward pass gives log-probs, not logits."""
 
-    def __init__(self, causal_lm: Any, *, replicated: bool) -> None:
+    def __init__(self, causal_lm: Any, *, device: torch.device, replicated: bool) -> None:
         super().__init__()
         self.causal_lm = causal_lm
+        self.device = device
+        """Where it computes; with `cpu_offload` its parameters rest elsewhere."""
         self.replicated = replicated
         """Every rank holds all parameters and `finish_gradients` has to sum their gradients."""
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
 
     @property
     def logprob_dtype(self) -> torch.dtype:
@@ -98,7 +102,8 @@ def load_policy(config: PolicyConfig) -> Policy:
     - "none": one process.
     - "ddp": every rank holds all parameters; `finish_gradients` sums their gradients, once an update.
     - "fsdp": FSDP2; parameters are kept in float32 (float64 if that is the dtype), gathered and computed with
-      in `config.dtype`; gradients are reduced in float32.
+      in `config.dtype`; gradients are reduced in float32. With `config.cpu_offload` parameters, gradients and
+      the optimiser with its arithmetic are in host memory: slower, for models that a card cannot hold.
     """
     _check(config)
     try:
@@ -118,6 +123,8 @@ def _check(config: PolicyConfig) -> None:
         raise UserError(f"policy.sharding {config.sharding!r}: expected none, ddp or fsdp")
     if config.sharding == "none" and _world_size() > 1:
         raise UserError(f"policy.sharding none with {_world_size()} processes: use ddp or fsdp")
+    if config.cpu_offload and config.sharding != "fsdp":
+        raise UserError(f"policy.cpu_offload with policy.sharding {config.sharding}: only fsdp can offload")
 
 
 def _storage_dtype(config: PolicyConfig) -> torch.dtype:
@@ -133,24 +140,26 @@ def prepare_policy(causal_lm: Any, config: PolicyConfig) -> Policy:
     if config.compile:
         for layer in causal_lm.model.layers:
             layer.compile(dynamic=True)
-    policy = Policy(causal_lm, replicated=config.sharding == "ddp")
-    if torch.cuda.is_available():
-        policy.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))))
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
+    policy = Policy(causal_lm, device=device, replicated=config.sharding == "ddp").to(device)
     if config.sharding == "fsdp":
-        _shard(policy, DTYPES[config.dtype])
+        _shard(policy, DTYPES[config.dtype], config.cpu_offload)
     return policy
 
 
-def _shard(policy: Policy, compute: torch.dtype) -> None:
+def _shard(policy: Policy, compute: torch.dtype, cpu_offload: bool) -> None:
+    on_gpu = policy.device.type == "cuda"
     if not dist.is_initialized():
-        backend = "nccl" if policy.device.type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"  # gloo: for the norm of offloaded gradients
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     tied = policy.causal_lm.config.tie_word_embeddings
     mesh = init_device_mesh(policy.device.type, (dist.get_world_size(),))
     reduce = torch.promote_types(compute, torch.float32)
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce)
+    offload = CPUOffloadPolicy(pin_memory=on_gpu) if cpu_offload else OffloadPolicy()
     for module in [*policy.causal_lm.model.layers, policy]:
-        fully_shard(module, mesh=mesh, mp_policy=precision)
+        fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=offload)
     for module in policy.modules():
         if isinstance(module, FSDPModule):  # sums, as losses are scaled for the whole update
             module.set_force_sum_reduction_for_comms(True)
@@ -162,13 +171,13 @@ def _shard(policy: Policy, compute: torch.dtype) -> None:
 
 
 def full_parameters(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """(name in the Hugging Face model, whole tensor) of every parameter, one at a time.
+    """(name in the Hugging Face model, whole tensor on its device) of every parameter, one at a time.
 
     A tied head comes once, as the embedding. Under fsdp to be consumed on every rank.
     """
     for name, parameter in policy.causal_lm.named_parameters():
-        whole = parameter.detach()
-        yield name, whole.full_tensor() if isinstance(whole, DTensor) else whole
+        part = parameter.detach().to(policy.device)  # elsewhere if offloaded, and gathered where it computes
+        yield name, part.full_tensor() if isinstance(part, DTensor) else part
 
 
 def save_policy(policy: Policy, tokenizer: Any, folder: Path) -> None:

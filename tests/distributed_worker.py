@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,15 +17,18 @@ from core.update import finish_gradients, make_optimiser, reduce_stats
 
 # token budget, sequences: on 2 and on 4 ranks the first gives dummies, the second several full rounds.
 CUTS = [(18, 3), (26, 11)]
+OFFLOADED = ("drgrpo", "drgrpo + k3 + entropy")  # losses run with cpu_offload
 ADAMW = OptimiserConfig("adamw", 1.0e-2, None, 0.1, 0.9, 0.95, 0.05, "constant", 0)
 MUON = OptimiserConfig("muon", 1.0e-2, 0.02, 0.1, 0.9, 0.95, 0.05, "constant", 0)
 
 
-def all_gradients(model: Path, sharding: str, rank: int, world_size: int) -> dict:
-    """Gradients and metrics of every loss and cut, gradient norms and parameters after updates."""
-    policy = load_tiny(model, sharding)
+def all_gradients(
+    model: Path, sharding: str, rank: int, world_size: int, losses: Iterable[str] = LOSSES, **changes: Any
+) -> dict:
+    """Gradients and metrics of losses at every cut, gradient norms and parameters after updates."""
+    policy = load_tiny(model, sharding, **changes)
     results: dict = {}
-    for name in LOSSES:
+    for name in losses:
         for budget, count in CUTS:
             sequences = random_sequences(count)
             stats = accumulate(policy, sequences, name, token_budget=budget, rank=rank, world_size=world_size)
@@ -32,7 +37,7 @@ def all_gradients(model: Path, sharding: str, rank: int, world_size: int) -> dic
     for config in (ADAMW, MUON):
         if config is MUON and sharding == "fsdp":
             continue
-        policy = load_tiny(model, sharding)
+        policy = load_tiny(model, sharding, **changes)
         optimiser = make_optimiser(policy, config)
         for update in range(3):
             sequences = random_sequences(7, seed=update)
@@ -51,6 +56,10 @@ def main(model: str, folder: str, rank: int, world_size: int) -> None:
     for sharding in ("ddp", "fsdp"):
         results = all_gradients(Path(model), sharding, rank, world_size)
         torch.save(results, f"{folder}/{sharding}_{rank}.pt")
+    results = all_gradients(Path(model), "fsdp", rank, world_size, OFFLOADED, cpu_offload=True)
+    torch.save(results, f"{folder}/offload_{rank}.pt")
+    policy = load_tiny(Path(model), "fsdp", cpu_offload=True)
+    save_policy(policy, _NoTokenizer(), Path(folder) / "saved_offload")
     policy = load_tiny(Path(model), "fsdp", "bfloat16", activation_checkpointing=True)
     accumulate(policy, random_sequences(5), "drgrpo", token_budget=30, rank=rank, world_size=world_size)
     norm = finish_gradients(policy, max_norm=1e9)

@@ -280,10 +280,11 @@ def test_a_non_finite_update_stops_the_run_and_leaves_its_batch(values, tmp_path
 
 
 def test_bad_settings_are_named(tied, tmp_path):
-    good = PolicyConfig(str(tied), "float32", "packed", "none", False, False)
+    good = PolicyConfig(str(tied), "float32", "packed", "none", False, False, False)
     for change, message in (
         ({"dtype": "float16"}, r"policy\.dtype 'float16'.*bfloat16"),
         ({"sharding": "zero"}, r"policy\.sharding 'zero'.*fsdp"),
+        ({"cpu_offload": True}, r"policy\.cpu_offload with policy\.sharding none.*fsdp"),
         ({"path": str(tmp_path)}, r"policy\.path .*cannot be loaded"),
     ):
         with pytest.raises(UserError, match=message):

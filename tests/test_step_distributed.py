@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from distributed_worker import CUTS, all_gradients
+from distributed_worker import CUTS, OFFLOADED, all_gradients
 from tiny_policy import LOSSES, accumulate, distance, load_tiny, random_sequences, take_gradients, write_model
 from transformers import AutoModelForCausalLM
 
@@ -46,12 +46,12 @@ def world(model: Path, tmp_path_factory: pytest.TempPathFactory, request) -> tup
     return request.param, folder
 
 
-@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp", "offload"])
 def test_gradients_and_metrics_do_not_depend_on_the_processes(alone, world, sharding):
     size, folder = world
     for rank in range(size):
         results = torch.load(folder / f"{sharding}_{rank}.pt", weights_only=True)
-        for name in LOSSES:
+        for name in OFFLOADED if sharding == "offload" else LOSSES:
             for _, count in CUTS:
                 gradient, metrics, norm = alone[name, count]
                 other_gradient, other_metrics, other_norm = results[name, count]
@@ -60,7 +60,7 @@ def test_gradients_and_metrics_do_not_depend_on_the_processes(alone, world, shar
                 assert other_metrics == pytest.approx(metrics, rel=1e-10, abs=1e-14)
 
 
-@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp", "offload"])
 def test_parameters_after_three_clipped_updates_are_the_same(alone, world, sharding):
     size, folder = world
     results = [torch.load(folder / f"{sharding}_{rank}.pt", weights_only=True) for rank in range(size)]
@@ -100,20 +100,26 @@ def test_bfloat16_with_float32_masters_and_checkpointing_is_near_float64(model, 
         assert cosine > 0.99
 
 
-def test_a_sharded_policy_is_saved_whole_and_tied(model, world):
+@pytest.mark.parametrize("name", ["saved", "saved_offload"])
+def test_a_sharded_policy_is_saved_whole_and_tied(model, world, name):
     _, folder = world
-    saved = AutoModelForCausalLM.from_pretrained(folder / "saved", dtype=torch.float32)
+    saved = AutoModelForCausalLM.from_pretrained(folder / name, dtype=torch.float32)
     original = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     assert saved.lm_head.weight is saved.model.embed_tokens.weight
     for (name, left), (_, right) in zip(saved.named_parameters(), original.named_parameters(), strict=True):
         assert torch.equal(left, right), name
 
 
-def test_fsdp_works_in_one_process_without_torchrun(model):
+@pytest.mark.parametrize("offload", [False, True], ids=["resident", "offloaded"])
+def test_fsdp_works_in_one_process_without_torchrun(model, offload):
     code = (
-        "import sys; from pathlib import Path; import torch\n"
+        "from pathlib import Path; from torch.distributed.fsdp import FSDPModule\n"
         "from tiny_policy import *; from core.update import finish_gradients\n"
-        f"policy = load_tiny(Path({str(model)!r}), 'fsdp')\n"
+        f"policy = load_tiny(Path({str(model)!r}), 'fsdp', cpu_offload={offload})\n"
+        "for module in policy.modules():\n"
+        "    if isinstance(module, FSDPModule):\n"  # on a CPU no number tells whether it offloads
+        "        for group in module._get_fsdp_state()._fsdp_param_groups:\n"
+        f"            assert {{p.offload_to_cpu for p in group.fsdp_params}} == {{{offload}}}\n"
         "accumulate(policy, random_sequences(4), 'drgrpo', token_budget=64)\n"
         "print(finish_gradients(policy, 1e9))\n"
     )

@@ -52,7 +52,8 @@ def write_model(folder: Path, *, tied: bool = True, vocabulary: int = VOCABULARY
 
 
 def load_tiny(folder: Path, sharding: str = "none", dtype: str = "float64", **changes: Any) -> Policy:
-    settings = {"attention": "packed", "activation_checkpointing": False, "compile": False} | changes
+    settings = {"attention": "packed", "cpu_offload": False, "activation_checkpointing": False}
+    settings |= {"compile": False} | changes
     return load_policy(PolicyConfig(path=str(folder), dtype=dtype, sharding=sharding, **settings))
 
 
