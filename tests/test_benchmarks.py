@@ -34,6 +34,19 @@ def test_gpu_step_needs_torch_and_transformers_only(tmp_path):
     assert abs(rows[0]["grad_norm"] / rows[1]["grad_norm"] - 1) < 0.05  # the same step, but for rounding
 
 
+def test_ours_weighs_every_token_the_same_in_every_cut():
+    """shared/design/trainer.md: the table of relative weights prints 1 everywhere for ours."""
+    rows: dict[str, list[list[str]]] = {}
+    for line in run("weights.py").splitlines()[1:]:
+        rows.setdefault(line[:24].strip(), []).append(line.split()[-8:])
+    ours, dapo, grpo, own_rows, own_tokens = rows.values()
+    assert ours == dapo == [["1.000"] * 8] * 5
+    assert grpo == [grpo[0]] * 5
+    assert len(set(grpo[0])) > 1
+    assert any(row != ["1.000"] * 8 for row in own_rows)  # the table can tell
+    assert any(row != ["1.000"] * 8 for row in own_tokens)
+
+
 def test_logprobs_small():
     output = run("logprobs.py", "--tokens", "64", "--vocabulary", "20000", "--hidden", "16", "--threads", "1")
     (line,) = [line for line in output.splitlines() if line.startswith("chunked / naive")]

@@ -20,7 +20,6 @@ from tiny_policy import (
 )
 
 from core.attention import PackedLayout
-from core.losses.drgrpo import drgrpo_loss
 from core.packing import (
     MicroBatch,
     TrainSequence,
@@ -262,33 +261,3 @@ def test_train_sequences_keep_groups_whole_and_leave_out_what_cannot_teach():
     assert [s.advantage for s in second] == [0.25]
     assert third == []
     assert first[0] == TrainSequence((7, 8, 3, 4, 0), 2, 0.5, (-0.1, -0.2, -0.3), 1.0)
-
-
-def test_the_weights_table_of_ours_prints_one_everywhere(policy, capsys):
-    """shared/design/trainer.md: relative weight of a sequence's token, lengths 4 to 16, on two ranks."""
-    sizes = [4, 16, 8, 4, 12, 16]
-    sequences = [TrainSequence((1,) * (2 + size), 2, 1.0, (), 1.0) for size in sizes]
-    rows = {}
-    for budget in (18, 24, 40, 999):
-        weights = {}
-        for rank in range(2):
-            for batch in pack(sequences, token_budget=budget, rank=rank, world_size=2, **CPU64):
-                logprobs_C = torch.zeros_like(batch.mask_C, requires_grad=True)
-                loss, _ = drgrpo_loss(
-                    logprobs_C,
-                    logprobs_C.detach(),
-                    batch.advantages_C,
-                    batch.mask_C,
-                    batch.weights_C,
-                    clip_low=0.2,
-                    clip_high=0.3,
-                    dual_clip=None,
-                    normaliser=6 * 16,
-                )
-                (gradient_C,) = torch.autograd.grad(loss, logprobs_C)
-                for number, index in enumerate(batch.indices):
-                    mean = -float(gradient_C[batch.sequence_C == number].mean()) * 6 * 16
-                    weights[index] = round(mean, 12)
-        rows[budget] = [weights[index] for index in range(6)]
-        print(f"budget {budget:>4}: " + " ".join(f"{weight:.3f}" for weight in rows[budget]))
-    assert all(row == [1.0] * 6 for row in rows.values()), capsys.readouterr().out
