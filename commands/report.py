@@ -79,9 +79,27 @@ class Report:
         self.run.print(f"step {step:>4} | held out ({len(outcomes)} problems): {shown}")
         self.run.log(step, metrics)
         if self.run.rank == 0:
-            with (self.run.folder / "outcomes.jsonl").open("a", encoding="utf-8") as file:
-                for outcome in outcomes:
-                    file.write(json.dumps({"step": step, **dataclasses.asdict(outcome)}) + "\n")
+            lines = [json.dumps({"step": step, **dataclasses.asdict(outcome)}) for outcome in outcomes]
+            self.run.files.append("outcomes.jsonl", "\n".join(lines) + "\n")
+
+    def best_step(self) -> int | None:
+        """The step of the best pass@1 so far, over the held-out problems that every evaluation had; the first
+        of equals."""
+        common = min((len(outcomes) for outcomes in self.evaluations.values()), default=0)
+        scores = {
+            step: estimate(pass_rates(outcomes[:common], 1, fixed=False)).mean
+            for step, outcomes in self.evaluations.items()
+        }
+        return max(scores, key=lambda step: scores[step], default=None)
+
+    def state_dict(self) -> dict[str, list[dict[str, Any]]]:
+        return {
+            str(step): [dataclasses.asdict(outcome) for outcome in outcomes]
+            for step, outcomes in self.evaluations.items()
+        }
+
+    def load_state_dict(self, state: dict[str, list[dict[str, Any]]]) -> None:
+        self.evaluations = {int(step): [Outcome(**one) for one in saved] for step, saved in state.items()}
 
     def finish(self) -> None:
         """Print the table of the first evaluation against the last, and draw the curves."""

@@ -35,6 +35,9 @@ class RunConfig:
     seed: int
     steps: int
     save_every: int  # steps between saved policies; 0: only the last
+    checkpoint_every: int  # steps between checkpoints
+    keep_last: int  # newest checkpoints kept; the best by held-out pass@1 is kept as well
+    grace_s: float  # from SIGTERM to the exit with code 0; a step that takes longer is abandoned
     wandb: Literal["auto", "online", "offline", "disabled"]  # auto: online when logged in, else offline
     threads: int  # torch threads a process; 0: torch's own choice
     timeout_minutes: float  # a rank that waits longer for the others ends the job
@@ -238,6 +241,10 @@ def check_config(config: Config) -> None:
     rules = (
         (run.steps >= 1, f"run.steps={run.steps}: a run of no steps; must be at least 1"),
         (
+            run.checkpoint_every >= 1 and run.keep_last >= 1,
+            "run.checkpoint_every and run.keep_last must be at least 1",
+        ),
+        (
             0 <= config.error_fix.fraction <= 1,
             f"error_fix.fraction={config.error_fix.fraction}: must be between 0 and 1",
         ),
@@ -281,12 +288,18 @@ def to_yaml(config: Any) -> str:
 
 
 # Keys that do not change what is learnt: a run folder may be continued or compared across them.
-_NOT_HASHED = {("run", key) for key in ("folder", "on_existing", "wandb", "threads", "timeout_minutes")}
+_NOT_HASHED = (
+    *("folder", "on_existing", "save_every", "checkpoint_every", "keep_last", "grace_s"),
+    *("wandb", "threads", "timeout_minutes"),
+)
 
 
 def config_hash(config: Any) -> str:
     """A short hash of every value that changes the numbers of a run."""
-    plain = to_dict(config)
-    for section, key in _NOT_HASHED:
-        plain.get(section, {}).pop(key, None)
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps(numbers_of(to_dict(config)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def numbers_of(plain: dict[str, Any]) -> dict[str, Any]:
+    """The values that change a run's numbers, of a configuration as nested plain values."""
+    return plain | {"run": {key: value for key, value in plain["run"].items() if key not in _NOT_HASHED}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,15 @@ class ErrorFixCache:
     def add(self, attempts: Sequence[FailedAttempt]) -> None:
         """Put attempts in; beyond the capacity the oldest are forgotten."""
         self._attempts.extend(attempts)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [vars(attempt) | {"problem": asdict(attempt.problem)} for attempt in self._attempts]
+
+    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
+        self._attempts.clear()
+        for saved in state:
+            problem, ids = Problem(**saved["problem"]), tuple(saved["prompt_ids"])
+            self._attempts.append(FailedAttempt(problem, ids, saved["feedback"]))
 
     def take(self, count: int, seed: int) -> list[FailedAttempt]:
         """Take out up to `count` attempts, at most one a problem, at random by `seed`."""

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from core.policy import Policy
     from core.rollout import Rollout
+    from core.run import Run
 
 Item = TypeVar("Item")
 
@@ -150,6 +152,25 @@ def pack(
     bins = _balanced_bins([len(s.token_ids) for s in sequences], token_budget, world_size)
     mine = bins[rank::world_size]
     return [_concatenate(sequences, indices, device, dtype) for indices in mine]
+
+
+def pack_updates(
+    minibatches: Sequence[Sequence[TrainSequence]], policy: Policy, run: Run, token_budget: int
+) -> list[list[MicroBatch]]:
+    """`pack` for each mini-batch of a step; where rewards differ in no group there is nothing to learn, and
+    a mini-batch without sequences is left out."""
+    return [
+        pack(
+            sequences,
+            token_budget=token_budget,
+            rank=run.rank,
+            world_size=run.world_size,
+            device=policy.device,
+            dtype=policy.logprob_dtype,
+        )
+        for sequences in minibatches
+        if sequences
+    ]
 
 
 def completion_tokens(sequences: Sequence[TrainSequence]) -> int:

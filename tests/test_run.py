@@ -47,7 +47,7 @@ def test_another_runs_folder_is_refused_and_untouched(tmp_path: Path) -> None:
     with Run(_config(folder), "a") as run:
         run.open_folder()
     before = (folder / "run.json").read_text()
-    for overrides, kind in (((), "the same"), (("run.seed=5",), "another")):
+    for overrides, kind in ((("run.on_existing=refuse",), "the same"), (("run.seed=5",), "another")):
         with pytest.raises(UserError, match=f"{kind} config"), Run(_config(folder, *overrides), "a") as run:
             run.open_folder()
     assert (folder / "run.json").read_text() == before

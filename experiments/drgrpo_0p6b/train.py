@@ -16,6 +16,7 @@ from typing import Literal
 from commands.dry_run import dry_run
 from commands.report import Report
 from core.advantages import group_advantages, standardised_advantages
+from core.checkpoint import Checkpointer
 from core.config import Config as RecipeConfig
 from core.data import load_problems
 from core.error_fix import ErrorFixCache, failed_attempts, step_requests
@@ -24,7 +25,7 @@ from core.losses.drgrpo import drgrpo_loss
 from core.losses.grpo import grpo_loss
 from core.losses.mismatch import mismatch_stats
 from core.metrics import mean_metrics, rollout_metrics
-from core.packing import pack, train_sequences
+from core.packing import pack_updates, train_sequences
 from core.policy import full_parameters, load_policy, old_logprobs, policy_logprobs, save_policy
 from core.problems import ProblemStream
 from core.prompts import load_tokenizer
@@ -55,6 +56,7 @@ def train(config: Config, run: Run) -> None:
     judge = make_judge(config, run)
     cache = ErrorFixCache(config.error_fix.cache_size)
     report = Report(run, tokenizer, config.evaluate.samples)
+    checkpoint = Checkpointer(run, policy, optimiser, {"error_fix": cache, "report": report})
     run.open_folder()
 
     updates = config.rollout.prompts // config.loss.prompts_per_update
@@ -67,8 +69,13 @@ def train(config: Config, run: Run) -> None:
         outcomes, scored = evaluate(run, engine, judge, tokenizer, eos_ids, config, heldout[:count])
         report.evaluation(step, outcomes, scored)
 
-    measure(0, config.evaluate.problems)
-    for step in range(1, config.run.steps + 1):
+    done = checkpoint.restore()
+    if done is None:
+        measure(0, config.evaluate.problems)
+        done = checkpoint.save(0, best=0)
+    for step in range(done + 1, config.run.steps + 1):
+        if run.stopping:
+            return
         # Half failed attempts, half fresh problems; each rollout goes to Lean the moment it is finished.
         requests_B = step_requests(stream, cache, tokenizer, config, step)
         mine = run.share(requests_B, key=lambda request: request.group)
@@ -90,18 +97,7 @@ def train(config: Config, run: Run) -> None:
         update_metrics = []
         with run.phase("update", total=updates) as advance:
             minibatches = train_sequences([s.rollout for s in scored_B], advantages_B, updates)
-            packed = [
-                pack(
-                    sequences,
-                    token_budget=config.loss.tokens_per_microbatch,
-                    rank=run.rank,
-                    world_size=run.world_size,
-                    device=policy.device,
-                    dtype=policy.logprob_dtype,
-                )
-                for sequences in minibatches
-                if sequences  # where rewards differ in no group there is nothing to learn
-            ]
+            packed = pack_updates(minibatches, policy, run, config.loss.tokens_per_microbatch)
             old = old_logprobs(policy, packed, temperature=config.rollout.temperature)
             for number, (microbatches, old_K) in enumerate(zip(packed, old, strict=True)):
                 stats = []
@@ -143,6 +139,7 @@ def train(config: Config, run: Run) -> None:
             measure(step, config.evaluate.problems if last else config.evaluate.quick_problems)
         if last or (config.run.save_every and step % config.run.save_every == 0):
             save_policy(policy, tokenizer, run.folder / "policies" / f"step_{step:05d}")
+        checkpoint.save(step, best=report.best_step(), last=last)
     report.finish()
 
 
