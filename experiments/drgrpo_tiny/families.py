@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from experiments.drgrpo_tiny.families_terms import eq, exist, nat, universal
@@ -210,16 +211,24 @@ def mix(rng: random.Random) -> Sequent:
     return _distracted(rng, _mix(rng), chance=0.6)
 
 
-FAMILIES: dict[str, tuple[Callable[[random.Random], Sequent], int]] = {
-    "conj": (conj, 3),
-    "imp": (imp, 3),
-    "disj": (disj, 3),
-    "neg": (neg, 2),
-    "iff": (iff, 2),
-    "mix": (mix, 2),
-    "eq": (eq, 1),
-    "all": (universal, 1),
-    "ex": (exist, 1),
-    "nat": (nat, 1),
+@dataclass(frozen=True)
+class Family:
+    make: Callable[[random.Random], Sequent]
+    weight: int
+    """Its share of the stream, while it has new statements."""
+    longest: int = 100
+    """Characters of a statement; binders and quantifiers take room."""
+
+
+FAMILIES = {
+    "conj": Family(conj, 3),
+    "imp": Family(imp, 3),
+    "disj": Family(disj, 3),
+    "neg": Family(neg, 2),
+    "iff": Family(iff, 2),
+    "mix": Family(mix, 2),
+    "eq": Family(eq, 1),
+    "all": Family(universal, 1, longest=135),
+    "ex": Family(exist, 1, longest=145),
+    "nat": Family(nat, 1, longest=125),
 }
-"""Family → its generator and its weight in the stream."""

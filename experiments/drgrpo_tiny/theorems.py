@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from core.problems import Problem
-from experiments.drgrpo_tiny.families import FAMILIES, Sequent
+from experiments.drgrpo_tiny.families import FAMILIES
 from experiments.drgrpo_tiny.formulas import Formula
 from experiments.drgrpo_tiny.prover import Proof, prove
 
@@ -24,7 +24,6 @@ LETTERS = {
 """Names that a renaming draws from, by sort."""
 _DECLARED = [sort for sort in LETTERS if sort != "bound"]  # the order of binders in a statement
 MAX_HYPOTHESES = 3
-MAX_STATEMENT = 100  # characters
 _MOST_MISSES = 1_000  # candidates in a row without a new statement: the family is exhausted
 
 
@@ -124,7 +123,7 @@ def theorems(seed: int, hardest: int, taken: set[str]) -> Iterator[Theorem]:
     """
     rng = random.Random(seed)
     counts = dict.fromkeys(FAMILIES, 0)
-    active = [family for family, (_, weight) in FAMILIES.items() for _ in range(weight)]
+    active = [family for family in FAMILIES for _ in range(FAMILIES[family].weight)]
     while active:
         family = rng.choice(active)
         theorem = _fresh(family, counts[family], hardest, rng, taken)
@@ -137,9 +136,8 @@ def theorems(seed: int, hardest: int, taken: set[str]) -> Iterator[Theorem]:
 
 
 def _fresh(family: str, index: int, hardest: int, rng: random.Random, taken: set[str]) -> Theorem | None:
-    make: Callable[[random.Random], Sequent] = FAMILIES[family][0]
     for _ in range(_MOST_MISSES):
-        sorts, hypotheses, goal = make(rng)
+        sorts, hypotheses, goal = FAMILIES[family].make(rng)
         hypotheses = tuple(rng.sample(hypotheses, len(hypotheses)))
         form = canonical(hypotheses, goal, set(sorts))
         if form in taken or goal in hypotheses or len(set(hypotheses)) < len(hypotheses):
@@ -149,7 +147,7 @@ def _fresh(family: str, index: int, hardest: int, rng: random.Random, taken: set
         proof = prove(theorem.named_hypotheses(), theorem.goal, theorem.individuals(), rng)
         if proof is None or not 1 <= proof.inferences() <= hardest:
             continue
-        if len(hypotheses) > MAX_HYPOTHESES or len(theorem.statement()) > MAX_STATEMENT:
+        if len(hypotheses) > MAX_HYPOTHESES or len(theorem.statement()) > FAMILIES[family].longest:
             continue
         taken.add(form)
         return Theorem(
