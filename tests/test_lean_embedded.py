@@ -20,7 +20,8 @@ from core.config import LeanConfig
 from core.errors import UserError
 from core.lean import library
 from core.lean.backends import make_verifier
-from core.lean.embedded import CANARIES, EmbeddedLean, Job
+from core.lean.embedded import EmbeddedLean, FileJob
+from core.lean.intake import CANARIES
 from core.lean.sandbox import Zygote
 from core.lean.verdict import LeanCheck, LeanMessage, LeanResult, Verdict
 from core.problems import Problem
@@ -244,7 +245,7 @@ def test_every_cheat_is_stopped_for_its_reason_among_honest_neighbours(lean):
 
 
 def submit_unscanned(verifier: EmbeddedLean, problem: Problem, code: str, *, shared: bool) -> Future:
-    job = Job(check(code, problem), code, "unscanned", shareable=shared, alone=not shared)
+    job = FileJob(check(code, problem), code, "unscanned", shareable=shared, alone=not shared)
     verifier._enqueue(job, first=False)
     return job.future
 
@@ -264,7 +265,7 @@ def test_batches_and_single_files_agree(fresh):
     for batch_size in (1, 16):
         verifier = fresh(batch_size=batch_size)
         futures = [verifier.submit(check(code)) for code in codes]
-        results.append([replace(f.result(), seconds=0.0) for f in futures])
+        results.append([replace(f.result(), seconds=0.0, raw="") for f in futures])
     assert results[0] == results[1]
 
 
@@ -464,14 +465,14 @@ def test_canaries_come_out_right_and_are_not_counted(fresh):
     verifier = fresh()
     assert verifier.healthy() is None
     assert verifier.counts == {}
-    assert [truth for _, _, _, truth in CANARIES] == [True, False, False, False, False]
+    assert [truth for _, _, _, truth in CANARIES] == [True, False, False, False, False, False]
 
 
 def test_a_lean_that_believes_everything_fails_its_canaries(fresh, monkeypatch):
     """The prelude is swapped for one where every proposition has a proof that costs no axiom to name."""
     verifier = fresh()
     falsehood = tuple((w, p, c, not t) for w, p, c, t in CANARIES)
-    monkeypatch.setattr("core.lean.embedded.CANARIES", falsehood)
+    monkeypatch.setattr("core.lean.intake.CANARIES", falsehood)
     assert "a known theorem came back proved" in (verifier.healthy() or "")
 
 

@@ -14,6 +14,7 @@ false theorem whose error must arrive: a Lean that reports no errors proves noth
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from core.lean.verdict import LeanCheck, LeanMessage, Verdict
 from core.problems import Problem
 
 ALLOWED_AXIOMS = frozenset({"propext", "Classical.choice", "Quot.sound"})
+MAX_HEARTBEATS = 400_000  # about 10 s of elaboration; the wall clock ends what this does not
 
 _OPENING, _CLOSING = frozenset("([{⟨⦃⟦"), frozenset(")]}⟩⦄⟧")
 _OWN_ASSIGNMENT = frozenset({"let", "have", "letI", "haveI", "let!", "let_fun"})
@@ -285,6 +287,8 @@ class Reading:
     messages: tuple[LeanMessage, ...]
     doubt: Doubt | None = None
     reason: str = ""
+    raw: str = ""
+    """Lean's own messages on a proof that it accepted, as JSON."""
 
 
 def read_messages(file: LeanFile, raw: Sequence[dict[str, Any]]) -> list[Reading]:
@@ -317,7 +321,7 @@ def _read_piece(piece: Piece, own: Sequence[tuple[int, dict[str, Any]]]) -> Read
         return Reading(None, (), Doubt.OURS, f"the problem's own statement does not elaborate: {text}")
     mark = re.compile(rf"{re.escape(piece.namespace)}stmt_{piece.nonce}(\.\{{.*\}})? : Prop")
     if not any(line == piece.mark_line and mark.fullmatch(m["data"].strip()) for line, m in own):
-        return Reading(None, (), Doubt.SILENT, "Lean did not see the statement in our scope")
+        return Reading(None, (), Doubt.OURS, "Lean did not see the statement in our scope")
     messages = tuple(
         _message(piece, line, m)
         for line, m in own
@@ -334,7 +338,7 @@ def _read_piece(piece: Piece, own: Sequence[tuple[int, dict[str, Any]]]) -> Read
         text = f"the proof depends on {', '.join(forbidden) or 'sorry'}, which is not allowed"
         message = LeanMessage("error", *_name_position(piece), None, None, text)
         return Reading(Verdict.FAILED, (*messages, message))
-    return Reading(Verdict.PROVED, messages)
+    return Reading(Verdict.PROVED, messages, raw=json.dumps([m for _, m in own], ensure_ascii=False))
 
 
 def _axioms(piece: Piece, answer: str) -> frozenset[str] | None:

@@ -8,19 +8,19 @@ killed, stopped or deleted Lean ends in UNKNOWN, never in a zero.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import secrets
 import signal
 import threading
-from collections import Counter, OrderedDict, deque
-from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field, replace
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.lean.assemble import (
+    MAX_HEARTBEATS,
     Doubt,
     Reading,
     clamp_heartbeats,
@@ -29,13 +29,12 @@ from core.lean.assemble import (
     own_text,
     read_messages,
 )
+from core.lean.intake import PROOF, TRUTH, Intake, Job, run_canaries
 from core.lean.library import locate_library
 from core.lean.sandbox import LeanProcessError, Zygote
-from core.lean.scan import scan
-from core.lean.verdict import LeanCheck, LeanMessage, LeanResult, Verdict
+from core.lean.verdict import LeanCheck, LeanResult, Verdict
 from core.problems import Problem
 
-MAX_HEARTBEATS = 400_000  # about 10 s of elaboration; the wall clock ends what this does not
 MAX_TRIES = 4  # runs of one check alone before it is given up as UNKNOWN
 IDLE_SHARE = 0.05  # a timeout that used less of its time on a CPU was not the doing of the proof
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
@@ -47,39 +46,14 @@ _REACHING = re.compile(
     re.VERBOSE,
 )
 
-TRUTH = Problem("canary", "theorem canary (p q : Prop) (h : And p q) : And q p :=", "", "", "canary")
-FALSEHOOD = Problem("canary", "theorem canary (p q : Prop) (h : p) : And p q :=", "", "", "canary")
-CANARIES = (
-    (
-        "a known theorem",
-        TRUTH,
-        "theorem canary (p q : Prop) (h : And p q) : And q p := ⟨h.right, h.left⟩",
-        True,
-    ),
-    ("a falsehood", FALSEHOOD, "theorem canary (p q : Prop) (h : p) : And p q := ⟨h, h⟩", False),
-    ("a sorry", FALSEHOOD, "theorem canary (p q : Prop) (h : p) : And p q := sorry", False),
-    (
-        "an axiom",
-        FALSEHOOD,
-        "axiom magic : ∀ p : Prop, p\ntheorem canary (p q : Prop) (h : p) : And p q := magic _",
-        False,
-    ),
-    ("another statement", FALSEHOOD, "theorem canary (p : Prop) (h : p) : p := h", False),
-)
 
+@dataclass(eq=False)
+class FileJob(Job):
+    """A check and the file it goes into."""
 
-@dataclass
-class Job:
-    """A check under way; `code` is `own_text` of its text."""
-
-    check: LeanCheck
-    code: str
-    key: str
-    """Of the cache; empty for a canary, which is neither cached nor counted."""
     shareable: bool
     """Whether it is checked in a namespace of its own and may share a file."""
     alone: bool
-    future: Future[LeanResult] = field(default_factory=Future)
 
 
 class EmbeddedLean:
@@ -102,14 +76,12 @@ class EmbeddedLean:
         self._library = locate_library()
         self._batch_size, self._timeout_s = batch_size, timeout_s
         self._memory_mb, self._max_output_bytes = memory_mb, max_output_bytes
-        self._cache_entries = cache_entries
-        self._cache: OrderedDict[str, LeanResult] = OrderedDict()
-        self._jobs: deque[Job] = deque()
+        self._intake = Intake(self._library.key, cache_entries)
+        self.counts = self._intake.counts
+        self._jobs: deque[FileJob] = deque()
         self._lock = threading.Condition()
         self._closed = False
         self._zygotes: list[Zygote | None] = [None] * workers
-        self.counts: Counter[str] = Counter()
-        """Verdicts so far, by name; refusals also as `refused/RULE`, cache hits as `cached`."""
         self._threads = [
             threading.Thread(target=self._work, args=(i,), name=f"lean-{i}", daemon=True)
             for i in range(workers)
@@ -129,33 +101,20 @@ class EmbeddedLean:
             )
         code = own_text(check.code, check.problem)
         shareable = _shareable(check.problem, code)
-        job = Job(check, code, self._key(check), shareable, alone=not shareable)
-        with self._lock:
-            cached = self._cache.get(job.key)
-            if cached is not None:
-                self._cache.move_to_end(job.key)
-                self.counts["cached"] += 1
-        if cached is not None:
-            self._resolve(job, replace(cached, id=check.id, seconds=0.0))
-        elif refusal := scan(code, check.problem):
-            message = f"{refusal.rule}: {refusal.reason}"
-            at = LeanMessage("error", refusal.line, refusal.column, None, None, message)
-            self._resolve(job, LeanResult(check.id, Verdict.REFUSED, (at,), refusal.rule, 0.0))
-        else:
+        job = FileJob(check, code, self._intake.key(check), shareable, alone=not shareable)
+        if not self._intake.answered(job):
             self._enqueue(job, first=False)
         return job.future
 
     def healthy(self) -> str | None:
         """Check the canaries before everything that waits; None, or what came out wrong."""
-        for what, problem, code, true in CANARIES:
-            job = Job(LeanCheck(what, problem, code), code, "", shareable=False, alone=True)
-            self._enqueue(job, first=True)
-            result = job.future.result()
-            expected = Verdict.PROVED if true else Verdict.FAILED
-            if result.verdict is not expected:
-                reason = f" ({result.rule})" if result.rule else ""
-                return f"{self.name} Lean: {what} came back {result.verdict.value}{reason}"
-        return None
+        sick = run_canaries(self.name, "", self._ask_canary)
+        return sick[0] if sick else None
+
+    def _ask_canary(self, check: LeanCheck) -> Future[LeanResult]:
+        job = FileJob(check, check.code, "", shareable=False, alone=True)
+        self._enqueue(job, first=True)
+        return job.future
 
     def close(self) -> None:
         """Kill every process; checks that wait or run come back UNKNOWN."""
@@ -168,28 +127,23 @@ class EmbeddedLean:
         for zygote in zygotes:
             zygote.process.kill()
         for job in waiting:
-            self._unknown(job, "the verifier was closed")
+            self._intake.unknown(job, "the verifier was closed")
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
     # --- the queue ------------------------------------------------------------------------------
 
-    def _key(self, check: LeanCheck) -> str:
-        problem = check.problem
-        parts = (self._library.key, problem.header, problem.statement, check.code)
-        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-
-    def _enqueue(self, job: Job, *, first: bool) -> None:
+    def _enqueue(self, job: FileJob, *, first: bool) -> None:
         with self._lock:
             closed = self._closed
             if not closed:
                 (self._jobs.appendleft if first else self._jobs.append)(job)
                 self._lock.notify()
         if closed:
-            self._unknown(job, "the verifier was closed")
+            self._intake.unknown(job, "the verifier was closed")
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[FileJob]:
         """The next jobs that may share a file, an even share of what waits; none when closed."""
         with self._lock:
             while not self._jobs and not self._closed:
@@ -203,24 +157,6 @@ class EmbeddedLean:
                     break
                 jobs.append(self._jobs.popleft())
             return jobs
-
-    def _resolve(self, job: Job, result: LeanResult) -> None:
-        if job.key:
-            with self._lock:
-                self.counts[result.verdict.value] += 1
-                if result.verdict is Verdict.REFUSED:
-                    self.counts[f"refused/{result.rule}"] += 1
-                if result.verdict in (Verdict.PROVED, Verdict.FAILED):
-                    self._cache[job.key] = result
-                    while len(self._cache) > self._cache_entries:
-                        self._cache.popitem(last=False)
-        try:
-            job.future.set_result(result)
-        except InvalidStateError:  # the caller has cancelled it
-            return
-
-    def _unknown(self, job: Job, reason: str) -> None:
-        self._resolve(job, LeanResult(job.check.id, Verdict.UNKNOWN, (), reason, 0.0))
 
     # --- a worker -------------------------------------------------------------------------------
 
@@ -237,7 +173,7 @@ class EmbeddedLean:
             if zygote is not None:
                 zygote.close()
 
-    def _read(self, index: int, jobs: list[Job]) -> tuple[dict[str, Any], list[Reading]]:
+    def _read(self, index: int, jobs: list[FileJob]) -> tuple[dict[str, Any], list[Reading]]:
         """One run of Lean on a file of these jobs. Raises LeanProcessError; the next run starts afresh."""
         pieces = [
             make_piece(job.check, job.code, secrets.token_hex(16), alone=not job.shareable) for job in jobs
@@ -271,7 +207,7 @@ class EmbeddedLean:
             raise LeanProcessError("the verifier was closed")
         return zygote
 
-    def _check_shared(self, index: int, jobs: list[Job]) -> None:
+    def _check_shared(self, index: int, jobs: list[FileJob]) -> None:
         """Check several jobs in one file; those it leaves in doubt go back to be checked alone."""
         try:
             answer, readings = self._read(index, jobs)
@@ -288,7 +224,7 @@ class EmbeddedLean:
             job.alone = True
             self._enqueue(job, first=True)
 
-    def _check_alone(self, index: int, job: Job) -> None:
+    def _check_alone(self, index: int, job: FileJob) -> None:
         """Check one job in a file of its own until its outcome is clear, or it has been tried too often."""
         before, reason = None, ""
         for _ in range(MAX_TRIES):
@@ -303,7 +239,7 @@ class EmbeddedLean:
             if verdict is not None and verdict is before and self._canary_passes(index):
                 return self._finish(job, verdict, replace(reading, reason=reason), answer["seconds"])
             before = verdict
-        return self._unknown(job, reason)
+        return self._intake.unknown(job, reason)
 
     def _trouble(self, answer: dict[str, Any], reading: Reading) -> tuple[Verdict | None, str]:
         """What a run without evidence points to, if it happens twice: a verdict, or None for the
@@ -329,17 +265,17 @@ class EmbeddedLean:
         return Verdict.FAILED, reading.reason
 
     def _canary_passes(self, index: int) -> bool:
-        _, problem, code, _ = CANARIES[0]
-        job = Job(LeanCheck("canary", problem, code), code, "", shareable=False, alone=True)
+        job = FileJob(LeanCheck("canary", TRUTH, PROOF), PROOF, "", shareable=False, alone=True)
         try:
             _, (reading,) = self._read(index, [job])
         except LeanProcessError:
             return False
         return reading.verdict is Verdict.PROVED
 
-    def _finish(self, job: Job, verdict: Verdict, reading: Reading, seconds: float) -> None:
+    def _finish(self, job: FileJob, verdict: Verdict, reading: Reading, seconds: float) -> None:
         rule = reading.reason or None
-        self._resolve(job, LeanResult(job.check.id, verdict, reading.messages, rule, seconds))
+        result = LeanResult(job.check.id, verdict, reading.messages, rule, seconds, raw=reading.raw)
+        self._intake.resolve(job, result)
 
 
 def _shareable(problem: Problem, code: str) -> bool:

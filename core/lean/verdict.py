@@ -42,6 +42,8 @@ class LeanCheck:
     id: str
     problem: Problem
     code: str
+    goals: bool = False
+    """Whether a failure is to come with the goals before its errors, if the backend can tell."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class LeanResult:
     """Wall time Lean spent on it (its share of a batched file)."""
     goals: tuple[str, ...] = ()
     """Goals before each error, where the backend was asked for them."""
+    raw: str = ""
+    """What Lean's side answered about a proof that was accepted, word for word."""
 
 
 class Verifier(Protocol):
