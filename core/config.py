@@ -86,6 +86,14 @@ class RolloutConfig:
     max_new_tokens: int  # the response limit
     temperature: float
     top_p: float
+    stop: list[str]  # texts that end a completion, beside the end-of-turn tokens; they stay in it
+    loop_at: int | None  # a completion that ends in so many copies of one piece is ended; null: never
+    token_budget: int | None  # new tokens a step, over all ranks; null: every rollout is sampled to its end
+    stale_weight: float  # largest importance weight of a token that an older policy sampled; 0: masked
+    check_every: int  # steps between proofs that engine and trainer agree; 0: before the first rollout only
+    max_logprob_gap: float  # nats by which they may differ in a proof
+    kv_cache_gib: float  # vLLM's keys and values, a rank
+    tensor_parallel: int  # ranks that share one vLLM engine
     max_rows: int  # sequences decoded at once, a rank
 
 
@@ -263,6 +271,14 @@ def check_config(config: Config) -> None:
             f"prompt.max_tokens + rollout.max_new_tokens = {longest}",
         ),
         (rollout.temperature > 0, f"rollout.temperature={rollout.temperature}: must be above 0"),
+        (
+            rollout.token_budget is None or rollout.token_budget >= rollout.prompts * rollout.group_size,
+            f"rollout.token_budget={rollout.token_budget}: at least a token for each of a step's rollouts",
+        ),
+        (
+            rollout.loop_at is None or rollout.loop_at >= 2,
+            f"rollout.loop_at={rollout.loop_at}: a loop has two copies at least; null turns it off",
+        ),
         (
             rollout.top_p == 1.0,
             f"rollout.top_p={rollout.top_p}: must be 1.0; the loss's log-probs know no nucleus",

@@ -21,15 +21,17 @@ def rollout_metrics(
     rewards = [s.reward for s in scored_B if s.reward is not None]
     verdicts = Counter(s.result.verdict for s in scored_B if s.result is not None)
     lengths = [len(s.rollout.completion_ids) for s in scored_B]
-    truncated = sum(s.rollout.finish_reason == "length" for s in scored_B)
+    stale = sum(len(s.rollout.request.begun_ids) for s in scored_B)
     metrics = {
         "reward/mean": _mean(rewards),
         "reward/censored": float(count - len(rewards)),
         "reward/useful": _mean([bool(a) for a in advantages_B]),
         "format/errors": _mean([not s.format.passed for s in scored_B]),
         "rollout/length/mean": _mean(lengths),
-        "rollout/length/max": float(max(lengths)),
-        "rollout/truncated": truncated / count,
+        "rollout/length/max": float(max(lengths, default=0)),
+        "rollout/truncated": _mean([s.rollout.finish_reason == "length" for s in scored_B]),
+        "rollout/loops": _mean([s.rollout.finish_reason == "loop" for s in scored_B]),
+        "rollout/stale": stale / max(sum(lengths), 1),
     }
     for turn in (0, 1):
         judged = [s for s in scored_B if s.rollout.request.turn == turn and s.reward is not None]
@@ -41,9 +43,9 @@ def rollout_metrics(
 
 
 def mean_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Metrics of a step's updates, averaged over the updates that took place, and their number."""
-    names = updates[0] if updates else {}
-    means = {name: _mean([metrics[name] for metrics in updates]) for name in names}
+    """Metrics of a step's updates, averaged over the updates that have them, and the number of updates."""
+    names = dict.fromkeys(name for metrics in updates for name in metrics)
+    means = {name: _mean([metrics[name] for metrics in updates if name in metrics]) for name in names}
     return means | {"update/count": float(len(updates))}
 
 
@@ -79,6 +81,7 @@ def rollout_rows(
                     [[m.severity, m.line, m.column, m.text] for m in result.messages] if result else [],
                     ensure_ascii=False,
                 ),
+                "lean_raw": result.raw if result else "",
                 "lean_seconds": result.seconds if result else None,
                 "reward": scored.reward,
                 "advantage": advantage,

@@ -45,6 +45,8 @@ class TrainSequence:
     """log π(token) of the sampling engine, one a completion token; empty for demonstrations."""
     weight: float
     """Factor of its tokens' loss: 1 as a rule; 0 takes it out of the loss and out of every count."""
+    stale_tokens: int = 0
+    """Completion tokens, from the first, that an older policy sampled (partial rollouts)."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.prompt_length < len(self.token_ids):
@@ -84,6 +86,10 @@ class MicroBatch:
     mask_C: Tensor
     """1 for a token that counts, 0 for one of a dummy or of a sequence of weight 0. Every loss and metric
     takes its counts from this mask."""
+    stale_C: Tensor
+    """1 for a token that an older policy sampled, else 0."""
+    place_C: Tensor
+    """Place of the token in its completion, from 0."""
     weights_C: Tensor
     advantages_C: Tensor
     sampler_logprobs_C: Tensor
@@ -125,8 +131,11 @@ def train_sequences(
         if advantage:
             prompt = rollout.request.prompt_ids
             ids = (*prompt, *rollout.completion_ids)
-            members.append(TrainSequence(ids, len(prompt), advantage, rollout.sampler_logprobs, 1.0))
-    parts = split_minibatches(list(groups.values()), updates)
+            stale, logprobs = len(rollout.request.begun_ids), rollout.sampler_logprobs
+            members.append(TrainSequence(ids, len(prompt), advantage, logprobs, 1.0, stale))
+    # Of partial rollouts fewer groups than updates may have come to their end.
+    parts = split_minibatches(list(groups.values()), min(updates, len(groups))) if groups else []
+    parts += [[]] * (updates - len(parts))
     return [[sequence for members in part for sequence in members] for part in parts]
 
 
@@ -213,6 +222,8 @@ def _concatenate(
     else:
         chosen = [sequences[index] for index in indices]
     boundaries, source, sequence_of = [0], [], []
+    place = [place for one in chosen for place in range(one.completion_length)]
+    stale = [place < one.stale_tokens for one in chosen for place in range(one.completion_length)]
     for number, one in enumerate(chosen):
         start = boundaries[-1]
         source.extend(range(start + one.prompt_length - 1, start + len(one.token_ids) - 1))
@@ -233,6 +244,8 @@ def _concatenate(
         targets_C=tokens_T[source_C + 1].to(device),
         sequence_C=sequence_C.to(device),
         mask_C=(weights_S != 0).to(dtype)[sequence_C].to(device),
+        stale_C=torch.tensor(stale, dtype=dtype).to(device),
+        place_C=torch.tensor(place).to(device),
         weights_C=weights_S[sequence_C].to(device),
         advantages_C=advantages_S[sequence_C].to(device),
         sampler_logprobs_C=torch.tensor(sampler, dtype=dtype).to(device),

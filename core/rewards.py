@@ -47,14 +47,14 @@ def reward(report: FormatReport, result: LeanResult | None) -> float | None:
 
 def make_judge(config: Config, run: Run) -> Judge:
     """A judge whose verifier has passed its canaries; UserError if Lean is not to be had."""
-    verifier = make_verifier(config.lean)
+    verifier = make_verifier(config.lean, run.print)
+    run.on_exit(verifier.close)
     sick = verifier.healthy()
     if sick is not None:
-        verifier.close()
         raise UserError(f"Lean ({verifier.name}) does not pass its canaries: {sick}")
-    run.on_exit(verifier.close)
     run.print(f"Lean: {verifier.name}")
-    return Judge(verifier, config.format, config.lean.retry_s, run.print)
+    goals = config.error_fix.fraction > 0 or config.evaluate.error_fix
+    return Judge(verifier, config.format, config.lean.retry_s, run.print, goals)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Judge:
     """Seconds between canaries while Lean is out of order."""
     say: Callable[[str], None]
     """Shows a line to the user."""
+    goals: bool = False
+    """Whether Lean is asked for the goals of failed first attempts, which an error-fix turn shows."""
 
     def score(self, rollouts: Iterable[Rollout], advance: Callable[[int], None]) -> list[ScoredRollout]:
         """Check each rollout the moment it is finished, while others are still being sampled.
@@ -76,17 +78,17 @@ class Judge:
         """
         pending: list[tuple[Rollout, FormatReport, Future[LeanResult] | None]] = []
         for rollout in rollouts:
-            truncated = rollout.finish_reason == "length"
+            truncated = rollout.finish_reason != "stop"
             problem = rollout.request.problem
             report = check_format(rollout.text, problem, self.thresholds, truncated=truncated)
-            future = self.verifier.submit(_check(rollout, report)) if report.passed else None
+            future = self.verifier.submit(self._check(rollout, report)) if report.passed else None
             pending.append((rollout, report, future))
         scored = []
         for rollout, report, future in pending:
             result = future.result() if future else None
             if result and result.verdict is Verdict.UNKNOWN:
                 self.wait_until_healthy(f"no verdict for {result.id}: {result.rule}")
-                result = self.verifier.submit(_check(rollout, report)).result()
+                result = self.verifier.submit(self._check(rollout, report)).result()
             scored.append(ScoredRollout(rollout, report, result, reward(report, result)))
             advance(1)
         return scored
@@ -104,11 +106,11 @@ class Judge:
             sick = self.verifier.healthy()
         self.say("RESUMED: the canaries pass again")
 
-
-def _check(rollout: Rollout, report: FormatReport) -> LeanCheck:
-    assert report.lean_code is not None, "a passed report has code"
-    id = "/".join(map(str, rollout.request.seed_key))
-    return LeanCheck(id=id, problem=rollout.request.problem, code=report.lean_code)
+    def _check(self, rollout: Rollout, report: FormatReport) -> LeanCheck:
+        assert report.lean_code is not None, "a passed report has code"
+        request = rollout.request
+        id = "/".join(map(str, request.seed_key))
+        return LeanCheck(id, request.problem, report.lean_code, goals=self.goals and request.turn == 0)
 
 
 def in_request_order(

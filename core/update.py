@@ -118,7 +118,8 @@ def finish_gradients(policy: Policy, max_norm: float) -> float:
 def reduce_stats(stats: Sequence[Stats]) -> dict[str, float]:
     """Metrics of an update over all ranks from those of this rank's micro-batches: sums, maxima, token means.
 
-    Every micro-batch of every rank must have the same names."""
+    A mean is over all tokens, or over its own "…/count", and left out where that is 0. Every micro-batch of
+    every rank must have the same names."""
     names = sorted(stats[0])
     device = stats[0][names[0]].device
     table = torch.stack([torch.stack([one[name].double() for name in names]) for one in stats])
@@ -128,10 +129,14 @@ def reduce_stats(stats: Sequence[Stats]) -> dict[str, float]:
         dist.all_reduce(sums)
         dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
     values = dict(zip(names, torch.where(is_max, maxima, sums).tolist(), strict=True))
-    tokens = values.get("tokens/sum", 1.0)
-    return {
-        name: value / max(tokens, 1.0) if name.endswith("/mean") else value for name, value in values.items()
-    }
+    counts = {name: values.pop(name) for name in names if name.endswith("/count")}
+    tokens = max(values.get("tokens/sum", 1.0), 1.0)
+    for name in [name for name in values if name.endswith("/mean")]:
+        count = counts.get(name.removesuffix("mean") + "count", tokens)
+        values[name] /= count or math.inf
+        if not count:
+            del values[name]
+    return values
 
 
 class NonFinite(RuntimeError):

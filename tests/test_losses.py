@@ -20,6 +20,7 @@ from core.losses.mismatch import (
     masked_weights,
     mismatch_stats,
     sequence_mismatch,
+    stale_weights,
     token_mismatch,
     truncated_weights,
 )
@@ -134,13 +135,18 @@ def test_regularisers_and_sft_equal_a_double_loop(seed):
             slow["entropy"] += mask * weight * entropy
             slow["sft"] -= mask * weight * policy
     policy_C, reference_C, entropy_C, mask_C, weights_C = example.flat
+    kept = [token for row in example.rows() for token in row if token[3]]
     for estimator in ("k1", "k2", "k3"):
-        loss, _ = kl_loss(
+        loss, stats = kl_loss(
             policy_C, reference_C, mask_C, weights_C, estimator=estimator, coefficient=0.1, normaliser=40
         )
         assert float(loss) == pytest.approx(0.1 * slow[estimator] / 40, abs=1e-14)
-    loss, _ = entropy_loss(entropy_C, mask_C, weights_C, coefficient=0.2, normaliser=40)
+    # Metrics are of the policy: they know no loss's weights.
+    k3 = sum(math.exp(reference - policy) - 1 - (reference - policy) for policy, reference, *_ in kept)
+    assert float(stats["policy/reference_kl_k3/mean"]) == pytest.approx(k3, abs=1e-13)
+    loss, stats = entropy_loss(entropy_C, mask_C, weights_C, coefficient=0.2, normaliser=40)
     assert float(loss) == pytest.approx(-0.2 * slow["entropy"] / 40, abs=1e-14)
+    assert float(stats["policy/entropy/mean"]) == pytest.approx(sum(token[2] for token in kept), abs=1e-13)
     loss, _ = sft_loss(policy_C, mask_C, weights_C, normaliser=40)
     assert float(loss) == pytest.approx(slow["sft"] / 40, abs=1e-14)
 
@@ -165,6 +171,8 @@ def test_hand_worked_two_by_three():
     assert float(stats["policy/clip_fraction_high/mean"]) == 1  # the token of ratio 1.5 with A > 0
     assert float(stats["policy/clip_fraction_low/mean"]) == 1  # the token of ratio 0.5 with A < 0
     assert float(stats["policy/ratio/max"]) == pytest.approx(2)
+    # KL(old‖policy) by k1: −Σ log ρ = −(log 1.5 + log 0.5 + log 2).
+    assert float(stats["policy/kl_k1/mean"]) == pytest.approx(-math.log(1.5))
     assert float(stats["tokens/sum"]) == 5
     # A dual clip of 1.6 bounds the last token: 2 → 1.6.
     loss, stats = worked(drgrpo_loss, **BOUNDS, dual_clip=1.6, normaliser=6)
@@ -177,7 +185,10 @@ def test_hand_worked_two_by_three():
     assert worked(gspo_loss, *WHICH, **BOUNDS, normaliser=2)[0] == pytest.approx((1 - 1.5**0.5) / 2)
     # Kimi: log π = log ρ here: log 1.5 = 0.405465 and log 1 = 0; −[0.405465 − ½·0.5·0.405465²]/2.
     expected = -(math.log(1.5) - 0.25 * math.log(1.5) ** 2) / 2
-    assert worked(kimi_k15_loss, *WHICH, tau=0.5, normaliser=2)[0] == pytest.approx(expected)
+    loss, stats = worked(kimi_k15_loss, *WHICH, tau=0.5, normaliser=2)
+    assert loss == pytest.approx(expected)
+    assert float(stats["policy/kl_k1/mean"]) == pytest.approx(-math.log(1.5))
+    assert float(stats["policy/sequence_log_ratio/max"]) == pytest.approx(math.log(1.5))
 
 
 @pytest.mark.parametrize(
@@ -323,8 +334,21 @@ def test_importance_corrections_by_hand():
     assert masked_weights(by_token_C, low=0.4, high=2.5).tolist() == pytest.approx([2, 0.5, 0, 1, 1])
     assert truncated_weights(by_sequence_C, cap=1.5).tolist() == pytest.approx([1, 1, 1.5, 1.5, 1.5])
     assert masked_weights(by_sequence_C, low=0.4, high=2.5).tolist() == pytest.approx([1, 1, 0, 0, 0])
-    stats = mismatch_stats(old_C, sampler_C, mask_C)
+    stats = mismatch_stats(old_C, sampler_C, mask_C, torch.tensor([0, 1, 0, 1, 2]), limit=2)
     assert float(stats["rollout/logprob_gap/max"]) == pytest.approx(math.log(3))
     assert float(stats["rollout/logprob_gap/mean"]) == pytest.approx(2 * math.log(2) + math.log(3))
     # Σ (r − 1 − log r) = 1 − log 2 − 0.5 + log 2 + 2 − log 3 + 0.
     assert float(stats["rollout/kl_k3/mean"]) == pytest.approx(2.5 - math.log(3))
+    # Of a limit of 2, place 0 is the first quarter and place 1 the third.
+    by_quarter = {name[-14:]: float(value) for name, value in stats.items() if "quarter" in name}
+    assert by_quarter["quarter_1/mean"] == pytest.approx(math.log(2) + math.log(3))
+    assert by_quarter["quarter_3/mean"] == pytest.approx(math.log(2))
+    assert [stats[f"rollout/logprob_gap/quarter_{n}/count"] for n in (1, 2, 3, 4)] == [2, 0, 2, 0]
+
+
+def test_an_older_policys_tokens_are_weighted_or_masked_and_the_policys_own_left_alone():
+    # old/sampler ratios 4, 0.5, 4 and an absent sampler; the first two are an older policy's.
+    old_C, stale_C = tensor([4.0, 0.5, 4.0, 1.0]).log(), tensor([1.0, 1, 0, 0])
+    sampler_C = tensor([0.0, 0, 0, math.nan])
+    assert stale_weights(old_C, sampler_C, stale_C, cap=2.0).tolist() == pytest.approx([2, 0.5, 1, 1])
+    assert stale_weights(old_C, sampler_C, stale_C, cap=0.0).tolist() == [0, 0, 1, 1]

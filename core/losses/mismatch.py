@@ -54,11 +54,36 @@ def masked_weights(mismatch_C: Tensor, *, low: float, high: float) -> Tensor:
 
 
 @torch.no_grad()
-def mismatch_stats(old_logprobs_C: Tensor, sampler_logprobs_C: Tensor, mask_C: Tensor) -> Stats:
-    """|old − sampler| in nats (mean and largest) and KL(sampler‖old) by k3; to be logged at every update."""
-    gap_C = log_ratio(old_logprobs_C, sampler_logprobs_C, mask_C)
-    return {
-        "rollout/logprob_gap/mean": gap_C.abs().sum(),
-        "rollout/logprob_gap/max": gap_C.abs().max(),
+def stale_weights(
+    old_logprobs_C: Tensor, sampler_logprobs_C: Tensor, stale_C: Tensor, *, cap: float
+) -> Tensor:
+    """Weights of partial rollouts' tokens: min(π_old/π_sampler, cap) where an older policy sampled (stale_C
+    1), 1 elsewhere; cap 0 masks the old ones. Source: Fu et al., AReaL, arXiv 2505.24298."""
+    weights_C = truncated_weights(token_mismatch(old_logprobs_C, sampler_logprobs_C, stale_C), cap=cap)
+    return torch.where(stale_C == 1, weights_C, 1.0)
+
+
+@torch.no_grad()
+def mismatch_stats(
+    old_logprobs_C: Tensor, sampler_logprobs_C: Tensor, fresh_C: Tensor, place_C: Tensor, *, limit: int
+) -> Stats:
+    """|old − sampler| in nats (mean, largest, mean by quarter of the response limit), KL(sampler‖old) by k3,
+    over the tokens with fresh_C 1; to be logged at every update.
+
+    fresh_C: the mask, less what older policies sampled; place_C: place of the token in its completion; limit:
+    the response limit.
+    """
+    gap_C = log_ratio(old_logprobs_C, sampler_logprobs_C, fresh_C)
+    size_C, count = gap_C.abs(), fresh_C.sum()
+    stats = {
+        "rollout/logprob_gap/mean": size_C.sum(),
+        "rollout/logprob_gap/count": count,
+        "rollout/logprob_gap/max": size_C.max(),
         "rollout/kl_k3/mean": (gap_C.exp() - 1 - gap_C).sum(),
+        "rollout/kl_k3/count": count,
     }
+    for quarter in range(4):
+        inside_C = fresh_C * (place_C * 4 // limit == quarter)
+        stats[f"rollout/logprob_gap/quarter_{quarter + 1}/mean"] = (size_C * inside_C).sum()
+        stats[f"rollout/logprob_gap/quarter_{quarter + 1}/count"] = inside_C.sum()
+    return stats

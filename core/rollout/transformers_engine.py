@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from core.errors import UserError
-from core.rollout import Rollout, RolloutRequest
+from core.rollout import FinishReason, Limit, Rollout, RolloutRequest, as_rollout, limit
+from core.rollout.endings import Endings
 from core.rollout.qwen3 import Cache, Qwen3Sampler
+from core.rollout.sync import layer_checksums
 from core.seeds import derive_seed
 
 # R rows (sequences being decoded) · V vocabulary · S positions in the cache
@@ -38,14 +39,17 @@ class TransformersEngine:
         device: torch.device,
         seed: int,
         max_rows: int,
+        endings: Endings | None = None,
     ) -> None:
         self.model = Qwen3Sampler(model_config, dtype, device)
+        self.dtype = dtype
         self.longest = model_config.max_position_embeddings
         self.tokenizer = tokenizer
         self.eos = torch.tensor(sorted(eos_ids), device=device)
         self.device = device
         self.seed = seed
         self.max_rows = max_rows
+        self.endings = endings or Endings(tokenizer, (), None)
 
     def update_weights(self, parameters: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Copy the trainer's full parameters; raises KeyError if one is unknown or left out."""
@@ -58,6 +62,9 @@ class TransformersEngine:
         if left:
             raise KeyError(f"update_weights: no new value for {sorted(left)[:3]}")
 
+    def checksums(self) -> dict[str, int]:
+        return layer_checksums(self.model.parameters.items())
+
     def generate(
         self,
         requests: Sequence[RolloutRequest],
@@ -66,22 +73,16 @@ class TransformersEngine:
         top_p: float,
     ) -> Iterator[Rollout]:
         """Sample every request once, in waves of at most `max_rows` rows of similar prompt length."""
-        limit = self.longest
-        for request in requests:
-            if not request.prompt_ids or len(request.prompt_ids) + max_new_tokens > limit:
-                raise UserError(
-                    f"{request.problem.name}: a prompt of {len(request.prompt_ids)} tokens and "
-                    f"{max_new_tokens} new ones do not fit the model's {limit} positions"
-                )
+        limits = {request: limit(request, max_new_tokens, self.longest) for request in requests}
         for wave in self._waves(requests):
-            yield from self._decode(wave, max_new_tokens, temperature, top_p)
+            yield from self._decode(wave, [limits[request] for request in wave], temperature, top_p)
 
     def _waves(self, requests: Sequence[RolloutRequest]) -> list[list[RolloutRequest]]:
         """At most `max_rows` requests each, shortest prompts first, none over 4 times the first."""
         waves: list[list[RolloutRequest]] = []
-        for request in sorted(requests, key=lambda r: (len(r.prompt_ids), r.prompt_ids)):
+        for request in sorted(requests, key=lambda r: (len(r.context_ids), r.context_ids)):
             fits = waves and len(waves[-1]) < self.max_rows
-            if fits and len(request.prompt_ids) <= 4 * len(waves[-1][0].prompt_ids):
+            if fits and len(request.context_ids) <= 4 * len(waves[-1][0].context_ids):
                 waves[-1].append(request)
             else:
                 waves.append([request])
@@ -89,31 +90,34 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def _decode(
-        self, wave: Sequence[RolloutRequest], max_new_tokens: int, temperature: float, top_p: float
+        self, wave: Sequence[RolloutRequest], limits: Sequence[Limit], temperature: float, top_p: float
     ) -> Iterator[Rollout]:
         logits_RV, cache = self._read_prompts(wave)
-        uniforms = np.stack([self._uniforms(request, max_new_tokens) for request in wave])
+        limits_R = torch.tensor([one.tokens for one in limits], device=self.device)
+        longest = max(one.tokens for one in limits)
+        uniforms = np.stack([self._uniforms(request, longest) for request in wave])
         uniforms_RN = torch.from_numpy(uniforms).to(self.device)
-        tokens_RN = torch.zeros(len(wave), max_new_tokens, dtype=torch.long, device=self.device)
-        logprobs_RN = torch.zeros(len(wave), max_new_tokens, dtype=torch.float64, device=self.device)
+        tokens_RN = torch.zeros(len(wave), longest, dtype=torch.long, device=self.device)
+        logprobs_RN = torch.zeros(len(wave), longest, dtype=torch.float64, device=self.device)
         rows = torch.arange(len(wave), device=self.device)  # which request each live row is
         alive_R = torch.ones(len(wave), dtype=torch.bool, device=self.device)
-        for position in range(max_new_tokens):
+        for position in range(longest):
             token_R, logprob_R = sample(logits_RV, uniforms_RN[rows, position], temperature, top_p)
             tokens_RN[rows, position] = token_R
             logprobs_RN[rows, position] = logprob_R
-            stopped_R = torch.isin(token_R, self.eos) & alive_R
-            for row in stopped_R.nonzero().flatten().tolist():
-                request = int(rows[row])
-                yield self._rollout(
-                    wave[request],
-                    tokens_RN[request, : position + 1],
-                    logprobs_RN[request, : position + 1],
-                    "stop",
-                )
-            alive_R &= ~stopped_R
+            stopped_R = torch.isin(token_R, self.eos)
+            over_R = stopped_R | (limits_R[rows] == position + 1)
+            early = self._early_endings(wave, rows, alive_R & ~stopped_R, tokens_RN[:, : position + 1])
+            if early:
+                over_R |= torch.isin(rows, torch.tensor(list(early), device=self.device))
+            for row in (over_R & alive_R).nonzero().flatten().tolist():
+                place = int(rows[row])
+                ids, logprobs = (x_RN[place, : position + 1].tolist() for x_RN in (tokens_RN, logprobs_RN))
+                reason = "stop" if stopped_R[row] else early.get(place, limits[place].reason)
+                yield as_rollout(wave[place], ids, logprobs, reason, self.tokenizer)
+            alive_R &= ~over_R
             living = int(alive_R.sum())
-            if living == 0 or position + 1 == max_new_tokens:
+            if living == 0:
                 break
             if living < COMPACT_BELOW * len(rows):
                 keep = alive_R.nonzero().flatten()
@@ -121,12 +125,26 @@ class TransformersEngine:
                 token_R, rows = token_R[keep], rows[keep]
                 alive_R = torch.ones(living, dtype=torch.bool, device=self.device)
             logits_RV = self.model.next_logits(token_R, cache)
-        for request in rows[alive_R].tolist():
-            yield self._rollout(wave[request], tokens_RN[request], logprobs_RN[request], "length")
+
+    def _early_endings(
+        self,
+        wave: Sequence[RolloutRequest],
+        rows: torch.Tensor,
+        open_R: torch.Tensor,
+        tokens_RN: torch.Tensor,
+    ) -> dict[int, FinishReason]:
+        """Requests, by place in the wave, whose newest token completes a stop text or a loop."""
+        found: dict[int, FinishReason] = {}
+        for place in rows[open_R].tolist() if self.endings.every else ():
+            ids = (*wave[place].begun_ids, *tokens_RN[place].tolist())
+            ending = self.endings.find(ids, len(ids) - 1)
+            if ending:
+                found[place] = ending[1]
+        return found
 
     def _read_prompts(self, wave: Sequence[RolloutRequest]) -> tuple[torch.Tensor, Cache]:
         """Last logits and cache of each row; equal neighbouring prompts are read once."""
-        prompts = [(key, len(list(same))) for key, same in groupby(wave, key=lambda r: r.prompt_ids)]
+        prompts = [(key, len(list(same))) for key, same in groupby(wave, key=lambda r: r.context_ids)]
         longest = max(len(prompt) for prompt, _ in prompts)
         ids = torch.zeros(len(prompts), longest, dtype=torch.long)
         for row, (prompt, _) in enumerate(prompts):
@@ -138,23 +156,11 @@ class TransformersEngine:
         return self.model.read_prompts(ids.to(self.device), cache)[prompt_R], cache
 
     def _uniforms(self, request: RolloutRequest, count: int) -> np.ndarray:
-        return np.random.default_rng(derive_seed(self.seed, *request.seed_key)).random(count)
+        begun = len(request.begun_ids)  # a pause does not change what is sampled
+        return np.random.default_rng(derive_seed(self.seed, *request.seed_key)).random(begun + count)[begun:]
 
-    def _rollout(
-        self,
-        request: RolloutRequest,
-        tokens: torch.Tensor,
-        logprobs: torch.Tensor,
-        finish_reason: str,
-    ) -> Rollout:
-        ids = tokens.tolist()
-        return Rollout(
-            request=request,
-            completion_ids=tuple(ids),
-            sampler_logprobs=tuple(logprobs.tolist()),
-            finish_reason=finish_reason,
-            text=self.tokenizer.decode(ids, skip_special_tokens=True),
-        )
+    def sleep(self) -> None:
+        """Nothing to give back: the weights stay."""
 
     def close(self) -> None:
         """Nothing to release."""

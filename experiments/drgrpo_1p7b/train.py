@@ -22,14 +22,16 @@ from core.data import load_problems
 from core.error_fix import ErrorFixCache, failed_attempts, step_requests
 from core.evaluate import evaluate
 from core.losses.drgrpo import drgrpo_loss
-from core.losses.mismatch import mismatch_stats
+from core.losses.mismatch import mismatch_stats, stale_weights
 from core.metrics import mean_metrics, rollout_metrics
 from core.packing import pack_updates, train_sequences
-from core.policy import full_parameters, load_policy, old_logprobs, policy_logprobs, save_policy
+from core.policy import load_policy, old_logprobs, policy_logprobs, save_policy
 from core.problems import ProblemStream
 from core.prompts import load_tokenizer
-from core.rewards import in_request_order, make_judge
+from core.rewards import make_judge
 from core.rollout import make_engine
+from core.rollout.partial import PartialRollouts, in_group_order
+from core.rollout.sync import WeightSync
 from core.run import Run, launch
 from core.update import finish_gradients, guard_finite, make_optimiser, rate_factor, reduce_stats
 
@@ -41,18 +43,21 @@ def train(config: Config, run: Run) -> None:
     policy = load_policy(config.policy)
     optimiser = make_optimiser(policy, config.optimiser)
     engine = make_engine(config, policy.causal_lm.config, tokenizer, eos_ids, run)
+    sync = WeightSync(engine, policy, config, run)
     judge = make_judge(config, run)
     cache = ErrorFixCache(config.error_fix.cache_size)
+    held = PartialRollouts(config, run)
     report = Report(run, tokenizer, config.evaluate.samples)
-    checkpoint = Checkpointer(run, policy, optimiser, {"error_fix": cache, "report": report})
+    checkpoint = Checkpointer(run, policy, optimiser, {"error_fix": cache, "held": held, "report": report})
     run.open_folder()
 
+    limit = config.rollout.max_new_tokens
     updates = config.rollout.prompts // config.loss.prompts_per_update
     # Dr. GRPO: one constant for every update, sequences × response limit, whatever was sampled.
-    normaliser = config.loss.prompts_per_update * config.rollout.group_size * config.rollout.max_new_tokens
+    normaliser = config.loss.prompts_per_update * config.rollout.group_size * limit
 
     def measure(step: int, count: int) -> None:
-        engine.update_weights(full_parameters(policy))
+        sync.update(step)
         outcomes, scored = evaluate(run, engine, judge, tokenizer, eos_ids, config, heldout[:count])
         report.evaluation(step, outcomes, scored)
 
@@ -64,18 +69,20 @@ def train(config: Config, run: Run) -> None:
         if run.stopping:
             return
         # Half failed attempts, half fresh problems; each rollout goes to Lean the moment it is finished.
-        requests_B = step_requests(stream, cache, tokenizer, config, step)
+        requests_B = held.requests(step_requests(stream, cache, tokenizer, config, step))
         mine = run.share(requests_B, key=lambda request: request.group)
         with run.phase("rollout", total=len(mine)) as advance:
-            engine.update_weights(full_parameters(policy))
-            rollouts = engine.generate(
-                mine, config.rollout.max_new_tokens, config.rollout.temperature, config.rollout.top_p
-            )
-            scored_B = in_request_order(run.gather(judge.score(rollouts, advance)), requests_B)
+            sync.update(step)
+            rollouts = engine.generate(mine, limit, config.rollout.temperature, config.rollout.top_p)
+            scored = judge.score(held.whole_groups(rollouts, step), advance)
+            scored_B = in_group_order(run.gather(scored), requests_B)
+        engine.sleep()
         cache.add(failed_attempts(scored_B, tokenizer, eos_ids, config))
 
         # Dr. GRPO: reward minus the group's mean, not divided by the group's standard deviation.
-        advantages_B = group_advantages([s.reward for s in scored_B], [r.group for r in requests_B])
+        advantages_B = group_advantages(
+            [s.reward for s in scored_B], [s.rollout.request.group for s in scored_B]
+        )
 
         update_metrics = []
         with run.phase("update", total=updates) as advance:
@@ -89,19 +96,23 @@ def train(config: Config, run: Run) -> None:
                         policy, microbatch, temperature=config.rollout.temperature, entropy=False
                     )
                     old_C = logprobs_C.detach() if old_C is None else old_C
+                    mask_C, sampler_C = microbatch.mask_C, microbatch.sampler_logprobs_C
+                    stale_C, cap = microbatch.stale_C, config.rollout.stale_weight
+                    weights_C = microbatch.weights_C * stale_weights(old_C, sampler_C, stale_C, cap=cap)
                     loss, stat = drgrpo_loss(
                         logprobs_C,
                         old_C,
                         microbatch.advantages_C,
-                        microbatch.mask_C,
-                        microbatch.weights_C,
+                        mask_C,
+                        weights_C,
                         clip_low=config.loss.clip_low,
                         clip_high=config.loss.clip_high,
                         dual_clip=config.loss.dual_clip,
                         normaliser=normaliser,
                     )
                     loss.backward()
-                    gap = mismatch_stats(old_C, microbatch.sampler_logprobs_C, microbatch.mask_C)
+                    fresh_C = mask_C * (1 - stale_C)
+                    gap = mismatch_stats(old_C, sampler_C, fresh_C, microbatch.place_C, limit=limit)
                     stats.append(stat | gap)
                 grad_norm = finish_gradients(policy, config.optimiser.max_grad_norm)
                 update_metrics.append(reduce_stats(stats) | {"update/grad_norm": grad_norm})
