@@ -550,6 +550,18 @@ def test_equal_texts_are_checked_once(fresh):
     assert result(verifier, PROOF, renamed).verdict is Verdict.UNKNOWN  # another statement, another key
 
 
+def test_a_text_that_is_being_read_is_not_read_twice(fresh):
+    verifier = fresh(cache_entries=0)
+    names = [f"twin {number}" for number in range(40)]
+    futures = [verifier.submit(check(PROOF, name=name)) for name in names]
+    results = [future.result() for future in futures]
+    assert [r.id for r in results] == names
+    assert {r.verdict for r in results} == {Verdict.PROVED}
+    assert verifier.counts["proved"] == 40
+    assert verifier.counts["cached"] >= 30  # the first is at work while the others come
+    assert sum(r.seconds > 0 for r in results) == 40 - verifier.counts["cached"]
+
+
 def test_answers_come_while_others_are_still_at_work(fresh):
     verifier = fresh(workers=2, timeout_s=20.0, memory_mb=8192)
     slow = verifier.submit(check(ENDLESS_PROOF, ENDLESS))

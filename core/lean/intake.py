@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections import Counter, OrderedDict
@@ -44,12 +45,16 @@ class Job:
 
 
 class Intake:
-    """The cache of verdicts by content and their counts; safe to use from any thread."""
+    """The cache of verdicts by content and their counts; safe to use from any thread.
+
+    A text that Lean is reading already is not read twice: its twins wait for the first one's answer.
+    """
 
     def __init__(self, lean: str, cache_entries: int) -> None:
         """`lean` names what judges: verdicts are the same only under the same name."""
         self._lean, self._cache_entries = lean, cache_entries
         self._cache: OrderedDict[str, LeanResult] = OrderedDict()
+        self._twins: dict[str, list[Job]] = {}
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
         """Verdicts so far, by name; refusals also as `refused/RULE`, cache hits as `cached`."""
@@ -61,14 +66,22 @@ class Intake:
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def answered(self, job: Job) -> bool:
-        """Resolve the job without Lean, if the cache knows the answer or the scan refuses the text."""
+        """Whether the job needs no Lean of its own: the cache knows its answer, the scan refuses its text,
+        or a twin is being read."""
         with self._lock:
             cached = self._cache.get(job.key)
+            twins = self._twins.get(job.key)
             if cached is not None:
                 self._cache.move_to_end(job.key)
-                self.counts["cached"] += 1
+            elif twins is None:
+                self._twins[job.key] = []
+            else:
+                twins.append(job)
+            self.counts["cached"] += cached is not None or twins is not None
         if cached is not None:
             self.resolve(job, replace(cached, id=job.check.id, seconds=0.0))
+        elif twins is not None:
+            return True
         elif refusal := scan(job.code, job.check.problem):
             message = f"{refusal.rule}: {refusal.reason}"
             at = LeanMessage("error", refusal.line, refusal.column, None, None, message)
@@ -77,13 +90,17 @@ class Intake:
 
     def fail(self, job: Job, error: Exception) -> None:
         """Let whoever waits for the job have the error."""
-        try:
-            job.future.set_exception(error)
-        except InvalidStateError:  # the caller has cancelled it
-            return
+        for waiting in (job, *self._released(job)):
+            with contextlib.suppress(InvalidStateError):  # the caller has cancelled it
+                waiting.future.set_exception(error)
+
+    def _released(self, job: Job) -> list[Job]:
+        with self._lock:
+            return self._twins.pop(job.key, [])
 
     def resolve(self, job: Job, result: LeanResult) -> None:
-        """Count the result, remember what will not change, and hand it over."""
+        """Count the result, remember what will not change, and hand it over, to the job's twins as well."""
+        twins = self._released(job)
         if job.key:
             with self._lock:
                 self.counts[result.verdict.value] += 1
@@ -93,10 +110,10 @@ class Intake:
                     self._cache[job.key] = result
                     while len(self._cache) > self._cache_entries:
                         self._cache.popitem(last=False)
-        try:
+        with contextlib.suppress(InvalidStateError):  # the caller has cancelled it
             job.future.set_result(result)
-        except InvalidStateError:  # the caller has cancelled it
-            return
+        for twin in twins:
+            self.resolve(twin, replace(result, id=twin.check.id, seconds=0.0))
 
     def unknown(self, job: Job, reason: str) -> None:
         """The infrastructure failed."""

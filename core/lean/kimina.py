@@ -41,7 +41,7 @@ finally:
     typing.TypedDict = _typed_dict
 
 MAX_TRIES = 5  # requests about one check before it is given up as UNKNOWN
-MAX_WAIT_S = 60.0  # a server's own wait for a free REPL (its LEAN_SERVER_MAX_WAIT), if others use it too
+SILENCE_S = 90.0  # beyond imports and proof: a server's own wait for a free REPL (60 by default), and 30
 CONNECT_S = 10.0
 REST_S = (0.25, 10.0)  # a slot's rest after its first fault, and at most; doubled in between
 
@@ -109,7 +109,6 @@ class KiminaLean:
         timeout_s: float,
         max_output_bytes: int,
         cache_entries: int,
-        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         """At most `slots` requests in flight a server; `timeout_s` of wall clock a proof, and as much for
         its imports. Raises ValueError if no server answers, UserError if one wants another key."""
@@ -119,7 +118,7 @@ class KiminaLean:
         self.name = f"kimina at {', '.join(servers)}"
         self._slots, self._timeout_s = slots, max(1, math.ceil(timeout_s))
         self._max_output_bytes = max_output_bytes
-        silence_s = max_wait_s + 2 * self._timeout_s + 30  # of a server that waits, imports and then checks
+        silence_s = SILENCE_S + 2 * self._timeout_s
         self._servers = [Server(address, Client(address, silence_s)) for address in servers]
         self._intake = Intake("kimina", cache_entries)
         self.counts = self._intake.counts
@@ -250,6 +249,7 @@ class KiminaLean:
         while True:
             request = await self._take(server)
             if request.future.done():  # the caller has cancelled it
+                self._intake.unknown(request, "cancelled")
                 continue
             request.tries += 1
             try:
