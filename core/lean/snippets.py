@@ -26,6 +26,7 @@ from core.problems import Problem
 
 # What the server takes for the end of a line and Lean does not, and what JSON cannot carry.
 _MANGLED = re.compile(r"\r(?!\n)|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
+OURS = "set_option autoImplicit false\nset_option linter.all false\n"  # a snippet has no Lake options
 _IN_MATHLIB = frozenset({"Aesop", "Batteries", "Init"})
 
 
@@ -52,7 +53,7 @@ def assemble(check: LeanCheck, code: str) -> tuple[LeanFile, str]:
     """The file as its positions are counted, which is without the imports, and the whole text to send."""
     imports, rest = split_header(check.problem.header)
     piece = make_piece(check, code, secrets.token_hex(16), alone=True)
-    header = f"set_option autoImplicit false\n{clamp_heartbeats(rest, MAX_HEARTBEATS)}"
+    header = f"{OURS}{clamp_heartbeats(rest, MAX_HEARTBEATS)}"
     file = make_file(header, [piece], secrets.token_hex(16))
     return file, imports + file.text
 
