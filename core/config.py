@@ -118,6 +118,7 @@ class LeanConfig:
 class ErrorFixConfig:
     fraction: float  # of a step's prompts that come from the cache
     cache_size: int  # newest failed attempts kept
+    only_solved_groups: bool  # attempts at a problem that no sample of their group solved stay out
     max_errors: int  # errors shown
     context_lines: int  # code lines before and after the faulty one
     max_characters: int  # of feedback
@@ -139,6 +140,7 @@ class OptimiserConfig:
     name: Literal["adamw", "muon"]  # muon: matrices by Muon, the rest by AdamW
     learning_rate: float
     matrix_learning_rate: float | None  # Muon's
+    temperature_learning_rate: float | None  # of the gain before the head, moved as one; null: as the rest
     weight_decay: float
     beta1: float
     beta2: float

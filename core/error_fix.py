@@ -80,8 +80,11 @@ def failed_attempts(
     scored_B: Sequence[ScoredRollout], tokenizer: Any, eos_ids: Sequence[int], config: Config
 ) -> list[FailedAttempt]:
     """The attempts among `scored_B` that an error-fix turn can be asked for, in order."""
-    limit = config.prompt.max_tokens
-    attempts = (failed_attempt(s, tokenizer, eos_ids, config.error_fix, limit) for s in scored_B)
+    limit, settings = config.prompt.max_tokens, config.error_fix
+    if settings.only_solved_groups:
+        solved = {s.rollout.request.group for s in scored_B if s.reward}
+        scored_B = [s for s in scored_B if s.rollout.request.group in solved]
+    attempts = (failed_attempt(s, tokenizer, eos_ids, settings, limit) for s in scored_B)
     return [attempt for attempt in attempts if attempt is not None]
 
 

@@ -34,6 +34,9 @@ class Optimiser:
         for one, rates in zip(self.optimisers, self.base_rates, strict=True):
             for group, rate in zip(one.param_groups, rates, strict=True):
                 group["lr"] = rate * rate_factor
+                for parameter in group["params"] if group.get("as_one") else ():
+                    if parameter.grad is not None:
+                        parameter.grad.fill_(parameter.grad.mean())
             one.step()
             one.zero_grad(set_to_none=True)
 
@@ -60,9 +63,20 @@ class Optimiser:
 def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:
     """config.name "adamw", or "muon": layers' matrices by Muon at matrix_learning_rate, the rest by AdamW.
 
-    Weight decay spares vectors (norm weights). Muon (Jordan et al., 2024) needs whole matrices: no fsdp.
+    Weight decay spares vectors (norm weights). Muon (Jordan et al., 2024) needs whole matrices: no fsdp; so
+    does temperature_learning_rate: the gain before the head is a policy's own inverse temperature, a number
+    on which samples agree long before they agree on its parts.
     """
     parameters = list(policy.causal_lm.named_parameters())
+    apart = []
+    if config.temperature_learning_rate is not None:
+        gain = next(p for name, p in parameters if name.endswith("model.norm.weight"))
+        if isinstance(gain, DTensor):
+            raise UserError("optimiser.temperature_learning_rate needs policy.sharding none or ddp")
+        group = {"params": [gain], "weight_decay": 0.0, "as_one": True}
+        betas = (config.beta1, config.beta2)
+        apart = [torch.optim.AdamW([group], lr=config.temperature_learning_rate, betas=betas, fused=True)]
+        parameters = [(name, p) for name, p in parameters if p is not gain]
     matrices = [p for name, p in parameters if p.ndim == 2 and ".layers." in name]
     if config.name == "muon":
         if any(isinstance(p, DTensor) for p in matrices):
@@ -72,10 +86,10 @@ def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:
         in_muon = {id(p) for p in matrices}
         rest = [p for _, p in parameters if id(p) not in in_muon]
         muon = torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=config.weight_decay)
-        return Optimiser([muon, _adamw(rest, config)])
+        return Optimiser([muon, _adamw(rest, config), *apart])
     if config.name != "adamw":
         raise UserError(f"optimiser.name {config.name!r}: expected adamw or muon")
-    return Optimiser([_adamw([p for _, p in parameters], config)])
+    return Optimiser([_adamw([p for _, p in parameters], config), *apart])
 
 
 def _adamw(parameters: list[nn.Parameter], config: OptimiserConfig) -> torch.optim.AdamW:

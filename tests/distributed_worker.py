@@ -18,8 +18,8 @@ from core.update import finish_gradients, make_optimiser, reduce_stats
 # token budget, sequences: on 2 and on 4 ranks the first gives dummies, the second several full rounds.
 CUTS = [(18, 3), (26, 11)]
 OFFLOADED = ("drgrpo", "drgrpo + k3 + entropy")  # losses run with cpu_offload
-ADAMW = OptimiserConfig("adamw", 1.0e-2, None, 0.1, 0.9, 0.95, 0.05, "constant", 0)
-MUON = OptimiserConfig("muon", 1.0e-2, 0.02, 0.1, 0.9, 0.95, 0.05, "constant", 0)
+ADAMW = OptimiserConfig("adamw", 1.0e-2, None, None, 0.1, 0.9, 0.95, 0.05, "constant", 0)
+MUON = OptimiserConfig("muon", 1.0e-2, 0.02, None, 0.1, 0.9, 0.95, 0.05, "constant", 0)
 
 
 def all_gradients(

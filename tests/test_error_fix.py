@@ -37,7 +37,7 @@ def _scored(problem: Problem, tokenizer: Any, verdict: Verdict | None, turn: int
 
 
 def _config(*overrides: str) -> Config:
-    return load_config(Config, TINY, list(overrides))
+    return load_config(Config, TINY, ["error_fix.only_solved_groups=false", *overrides])
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,20 @@ def test_which_attempts_come_back(
     scored = _scored(problem, tokenizer, verdict, turn)
     config = _config("prompt.max_tokens=2000")
     assert bool(failed_attempts([scored], tokenizer, [tokenizer.eos_token_id], config)) == comes_back
+
+
+def test_attempts_of_groups_that_nobody_solved_may_stay_out(problem: Problem, tokenizer: Any) -> None:
+    def member(group: str, verdict: Verdict) -> ScoredRollout:
+        scored = _scored(problem, tokenizer, verdict)
+        request = replace(scored.rollout.request, group=group)
+        return replace(scored, rollout=replace(scored.rollout, request=request))
+
+    solved = [member("a", Verdict.FAILED), member("a", Verdict.PROVED)]
+    unsolved = [member("b", Verdict.FAILED), member("b", Verdict.UNKNOWN)]
+    eos = [tokenizer.eos_token_id]
+    for only_solved, expected in (("false", 2), ("true", 1)):
+        config = _config("prompt.max_tokens=2000", f"error_fix.only_solved_groups={only_solved}")
+        assert len(failed_attempts([*solved, *unsolved], tokenizer, eos, config)) == expected
 
 
 def test_the_prompt_holds_problem_attempt_and_message(problem: Problem, tokenizer: Any) -> None:
