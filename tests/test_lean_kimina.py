@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 from faulty_proxy import FAULTS, FaultyProxy
+from kimina_cases import CRASH, ENDLESS, ENDLESS_PROOF, EXPECTED, HEADER, PROOF, SWAP, WRONG, mixed
 from kimina_stack import KiminaServer, NoStackError, make_environment, serving
 from lean_cheats import CHEATS, FALSE
 
@@ -31,18 +32,6 @@ from core.lean.snippets import ServerFault, assemble, goals_before, read_answer,
 from core.lean.verdict import LeanCheck, LeanResult, Verdict
 from core.problems import Problem
 
-HEADER = "import Mathlib\nimport Aesop\nset_option maxHeartbeats 400000\n\nopen And"
-SWAP = Problem("swap", "theorem swap (p q : Prop) (h : And p q) : And q p :=", HEADER, "", "test")
-PROOF = "theorem swap (p q : Prop) (h : And p q) : And q p :=\n  ⟨h.right, h.left⟩"
-WRONG = PROOF.replace("h.right", "h.left")
-TOWER = """def tower (n : Nat) : Nat :=
-  match n with
-  | Nat.zero => 2
-  | Nat.succ n => Nat.mul (tower n) (tower n)
-"""
-ENDLESS = Problem("endless", f"{TOWER}theorem endless : Eq (tower 40) 3 :=", HEADER, "", "test")
-ENDLESS_PROOF = f"{TOWER}theorem endless : Eq (tower 40) 3 := rfl"
-CRASH = f"{PROOF}\ntheorem deep : True := " + "fun a => " * 100_000 + "True.intro"
 SETTINGS = {"slots": 2, "timeout_s": 60.0, "max_output_bytes": 400_000, "cache_entries": 1000}
 
 
@@ -374,15 +363,6 @@ def test_equal_texts_are_asked_once(proxy, connect):
 
 
 # --- faults -------------------------------------------------------------------------------------
-
-
-def mixed(count: int, mark: str) -> list[LeanCheck]:
-    """Right, wrong and forbidden texts, all different."""
-    kinds = (PROOF, WRONG, PROOF, "theorem swap : True := True.intro", f"{PROOF} -- x\n#eval 1")
-    return [LeanCheck(f"{mark} {i}", SWAP, f"{kinds[i % 5]}\n-- {i}") for i in range(count)]
-
-
-EXPECTED = (Verdict.PROVED, Verdict.FAILED, Verdict.PROVED, Verdict.FAILED, Verdict.REFUSED)
 
 
 def ask_all(verifier: KiminaLean, count: int, mark: str) -> int:
