@@ -92,6 +92,28 @@ def test_drgrpo_and_dapo_equal_a_double_loop(seed):
 
 @few
 @seeds
+def test_the_surrogates_metrics_equal_a_double_loop(seed):
+    example = Example(seed)
+    high = low = dual = log_ratios = largest = 0.0
+    for row in example.rows():
+        for policy, old, advantage, mask, _ in row:
+            ratio = math.exp(policy - old)
+            high += mask * (advantage > 0 and ratio > 1.3)
+            low += mask * (advantage < 0 and ratio < 0.8)
+            dual += mask * (advantage < 0 and ratio > 1.5)
+            log_ratios += mask * (policy - old)
+            largest = max(largest, mask * ratio)
+    _, stats = drgrpo_loss(*example.flat, **BOUNDS, dual_clip=1.5, normaliser=7)
+    assert float(stats["policy/clip_fraction_high/mean"]) == high
+    assert float(stats["policy/clip_fraction_low/mean"]) == low
+    assert float(stats["policy/clip_fraction_dual/mean"]) == dual
+    assert float(stats["policy/kl_k1/mean"]) == pytest.approx(-log_ratios, abs=1e-13)
+    assert float(stats["policy/ratio/max"]) == pytest.approx(largest)
+    assert float(stats["tokens/sum"]) == float(example.mask_C.sum())
+
+
+@few
+@seeds
 def test_grpo_equals_a_double_loop(seed):
     example, total = Example(seed), 0.0
     for row in example.rows():

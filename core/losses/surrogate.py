@@ -67,7 +67,7 @@ def surrogate_stats(
         "policy/clip_fraction_high/mean": (mask_C * high_C).sum(),
         "policy/clip_fraction_low/mean": (mask_C * low_C).sum(),
         "policy/kl_k1/mean": -(mask_C * log_ratio_C).sum(),
-        "policy/ratio/max": ratio_C.max(),
+        "policy/ratio/max": (mask_C * ratio_C).max(),
     }
     if dual_clip is not None:
         dual_C = (ratio_C > dual_clip) & (advantages_C < 0)
