@@ -20,7 +20,6 @@ from experiments.drgrpo_tiny.demonstrations import (
     Attempt,
     demonstrate,
     name_mistake,
-    nearest,
     proof_lines,
     with_lines,
 )
@@ -159,19 +158,6 @@ def test_naming_a_mistake() -> None:
         error = LeanMessage("error", line, 0, None, None, text)
         sentence = name_mistake(lines, error, random.Random(0))
         assert all(part in sentence for part in parts), sentence
-
-
-def test_the_nearest_proof_keeps_what_was_right(train: list[Theorem]) -> None:
-    rng = random.Random(0)
-    kept = []
-    for theorem in [theorem for theorem in train if theorem.difficulty >= 4][:30]:
-        given = [line.text for line in demonstrate(theorem, rng).lines]
-        near = nearest(theorem, [*given[:-1], "h99"], rng)
-        far = demonstrate(theorem, rng)
-        kept.append([other.lines[0].text == given[0] for other in (near, far)])
-    near_kept, far_kept = (sum(column) for column in zip(*kept, strict=True))
-    assert near_kept >= 25
-    assert far_kept < near_kept
 
 
 def test_the_tokenizer_gives_every_text_back(prepared: Path) -> None:

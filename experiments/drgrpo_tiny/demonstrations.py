@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from core.lean.verdict import LeanMessage
 from experiments.drgrpo_tiny.layout import STYLES, Line, lay_out
@@ -55,7 +55,6 @@ _SAID = [
 ]
 """Pattern of Lean's text → what to say about it."""
 _LONGEST_REASON = 60  # characters
-_TRIES = 16  # proofs that the nearest is chosen from
 _MOST_LINES = 5  # of a block: what the format checks allow in any case
 
 
@@ -122,16 +121,6 @@ def demonstrate_fix(
     opening = name_mistake(failed_lines, error, rng)
     completion = write(right.theorem, list(right.lines), opening, rng)
     return Attempt(right.theorem, right.lines, completion)
-
-
-def nearest(theorem: Theorem, failed_lines: Sequence[str], rng: random.Random) -> Attempt:
-    """Of several proofs of `theorem` the one that keeps most of a failed attempt's first lines."""
-
-    def kept(attempt: Attempt) -> int:
-        same = (line.text == failed for line, failed in zip(attempt.lines, failed_lines, strict=False))
-        return sum(1 for _ in takewhile(bool, same))
-
-    return max((demonstrate(theorem, rng) for _ in range(_TRIES)), key=kept)
 
 
 def name_mistake(failed_lines: Sequence[str], error: LeanMessage, rng: random.Random) -> str:

@@ -124,8 +124,7 @@ def fix_row(
 ) -> Row | None:
     """The row that shows a failed attempt, Lean's message and the right proof.
 
-    The attempt may be a model's own; then `right` is best the `nearest` proof. None if Lean did not
-    fail it with an error message.
+    None if Lean did not fail it with an error message.
     """
     errors = [message for message in result.messages if message.severity == "error"]
     if result.verdict is not Verdict.FAILED or not errors:
