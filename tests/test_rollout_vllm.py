@@ -1,0 +1,217 @@
+"""The sampling engines' common protocol, for both; and what vLLM alone has to show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from core.errors import UserError
+from core.losses.drgrpo import drgrpo_loss
+from core.packing import TrainSequence, pack
+from core.policy import full_parameters, load_policy, policy_logprobs
+from core.rollout import RolloutEngine, Segment
+from core.rollout.sync import WeightSync
+from core.run import Run
+from core.update import finish_gradients, make_optimiser
+from tests.rollout_engines import (
+    ENGINES,
+    EOS,
+    TOKENIZER,
+    by_key,
+    golden_config,
+    largest_gap,
+    make,
+    model,
+    needs_vllm,
+    parameters,
+    requests,
+    with_weights,
+)
+
+TEMPERATURE = 0.8
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> RolloutEngine:
+    return with_weights(make(request.param))
+
+
+@pytest.fixture(scope="module")
+def policy() -> Any:
+    return model()
+
+
+def test_each_request_is_answered_once_with_the_forward_passs_logprobs(
+    engine: RolloutEngine, policy: Any
+) -> None:
+    asked = requests(prompts=8, copies=4)
+    found = by_key(engine.generate(asked, 60, TEMPERATURE, 1.0))
+    assert found.keys() == {one.seed_key for one in asked}
+    assert {one.finish_reason for one in found.values()} == {"stop", "length"}, "the case covers both"
+    for one in found.values():
+        assert len(one.sampler_logprobs) == len(one.completion_ids)
+        assert (one.completion_ids[-1] in EOS) == (one.finish_reason == "stop")
+        assert len(one.completion_ids) == 60 or one.finish_reason == "stop"
+        assert one.text == TOKENIZER.decode(one.completion_ids, skip_special_tokens=True)
+    assert largest_gap(policy, list(found.values()), TEMPERATURE) < 1e-4
+
+
+def test_samples_depend_on_their_seed_and_not_on_the_batch(engine: RolloutEngine) -> None:
+    asked = requests(prompts=3, copies=4)
+    whole = by_key(engine.generate(asked, 24, 1.0, 1.0))
+    alone = by_key(engine.generate(asked[5:6], 24, 1.0, 1.0))
+    assert alone[asked[5].seed_key].completion_ids == whole[asked[5].seed_key].completion_ids
+    for group in {one.group for one in asked}:
+        mine = {one.completion_ids for one in whole.values() if one.request.group == group}
+        assert len(mine) == 4, "samples of one prompt differ"
+    renamed = [replace(one, seed_key=("other", *one.seed_key)) for one in asked]
+    other = by_key(engine.generate(renamed, 24, 1.0, 1.0))
+    assert all(
+        other[("other", *key)].completion_ids != rollout.completion_ids for key, rollout in whole.items()
+    )
+
+
+def test_rollouts_come_as_they_finish_and_every_end_of_turn_id_counts(engine: RolloutEngine) -> None:
+    asked = [replace(one, share=4 + place) for place, one in enumerate(requests(prompts=6, copies=1))]
+    lengths = [len(one.completion_ids) for one in engine.generate(asked[::-1], 60, 1.0, 1.0)]
+    assert lengths == sorted(lengths)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_end_ids_stop_texts_and_loops_end_a_completion(name: str, policy: Any) -> None:
+    ends = sorted({*EOS, 11, 12, 13})
+    stopping = with_weights(make(name, eos=ends, stop=[":= by", " h1"], loop_at=3))
+    found = by_key(stopping.generate(requests(prompts=12, copies=2), 40, 1.0, 1.0))
+    reached = set()
+    for one in found.values():
+        body = TOKENIZER.decode(one.completion_ids[:-1])
+        assert " h1" not in body
+        assert not set(one.completion_ids[:-1]) & set(ends)
+        if one.finish_reason == "stop":
+            last = one.completion_ids[-1]
+            assert last in ends or " h1" in TOKENIZER.decode(one.completion_ids)
+            reached.add(last if last in ends else "text")
+    assert "text" in reached
+    assert largest_gap(policy, list(found.values()), 1.0) < 1e-4
+    # A policy without layers' influence repeats its last token for ever; the loop is cut at 64.
+    flat = {n: p.clone() if "embed" in n or "norm" in n else torch.zeros_like(p) for n, p in parameters()}
+    looping = make(name, loop_at=3) if name == "transformers" else stopping
+    looping.update_weights(iter(flat.items()))
+    (one,) = looping.generate(requests(prompts=1, copies=1), 200, 0.0, 1.0)
+    assert (one.finish_reason, len(one.completion_ids)) == ("loop", 64)
+
+
+def test_a_paused_completion_goes_on_behind_what_it_has(engine: RolloutEngine, policy: Any) -> None:
+    asked = [replace(one, share=9) for one in requests(prompts=5, copies=2)]
+    first = list(engine.generate(asked, 30, 1.0, 1.0))
+    paused = [one for one in first if one.finish_reason == "paused"]
+    assert {len(one.completion_ids) for one in paused} == {9}
+    again = [
+        replace(one.request, begun=(Segment(1, one.completion_ids, one.sampler_logprobs),), share=None)
+        for one in paused
+    ]
+    found = by_key(engine.generate(again, 30, 1.0, 1.0))
+    for one in paused:
+        whole = found[one.request.seed_key]
+        assert whole.completion_ids[:9] == one.completion_ids
+        assert whole.sampler_logprobs[:9] == one.sampler_logprobs
+        assert 9 < len(whole.completion_ids) <= 30
+    assert largest_gap(policy, list(found.values()), 1.0) < 1e-4
+
+
+def test_what_cannot_be_sampled_is_refused_and_the_engine_lives_on(engine: RolloutEngine) -> None:
+    (request,) = requests(prompts=1, copies=1)
+    with pytest.raises(UserError, match="1024 positions"):
+        list(engine.generate([request], 1020, 1.0, 1.0))
+    with pytest.raises(UserError, match="prompt of 0 tokens"):
+        list(engine.generate([replace(request, prompt_ids=())], 4, 1.0, 1.0))
+    assert list(engine.generate([], 4, 1.0, 1.0)) == []
+    rollouts = engine.generate(requests(prompts=2, copies=2), 200, 1.0, 1.0)
+    next(rollouts)
+    rollouts.close()  # type: ignore[attr-defined]
+    assert len(list(engine.generate(requests(prompts=2, copies=2), 8, 1.0, 1.0))) == 4
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_twenty_updates_in_step_and_an_update_left_out_is_found(name: str, tmp_path: Path) -> None:
+    config = golden_config(tmp_path / "run", policy__dtype="float32", optimiser__learning_rate=1e-3)
+    policy = load_policy(config.policy)
+    optimiser = make_optimiser(policy, config.optimiser)
+    with Run(config, "test") as run:
+        engine = make(name)
+        sync = WeightSync(engine, policy, config, run)
+        asked = requests(prompts=4, copies=2)
+        for step in range(20):
+            sync.update(step)
+            rollouts = list(engine.generate(asked, 24, 1.0, 1.0))
+            assert largest_gap(policy.causal_lm, rollouts, 1.0) < 1e-4, f"after update {step}"
+            _update(policy, optimiser, rollouts)
+        with pytest.raises(UserError, match=r"rank 0: log-probs [\d.]+ nats apart, embed_tokens, layers.0"):
+            sync.prove()
+        engine.update_weights(full_parameters(policy))
+        sync.prove()
+        parts = dict(full_parameters(policy))
+        parts["model.layers.3.mlp.up_proj.weight"] = parts["model.layers.3.mlp.up_proj.weight"] * 1.01
+        engine.update_weights(iter(parts.items()))
+        with pytest.raises(UserError, match=r"apart, layers.3 differ"):
+            sync.prove()
+
+
+def _update(policy: Any, optimiser: Any, rollouts: list[Any]) -> None:
+    sequences = [
+        TrainSequence(
+            one.request.prompt_ids + one.completion_ids,
+            len(one.request.prompt_ids),
+            (-1.0) ** place,
+            one.sampler_logprobs,
+            1.0,
+        )
+        for place, one in enumerate(rollouts)
+    ]
+    (batch,) = pack(
+        sequences,
+        token_budget=4096,
+        rank=0,
+        world_size=1,
+        device=policy.device,
+        dtype=policy.logprob_dtype,
+    )
+    logprobs_C, _ = policy_logprobs(policy, batch, temperature=1.0, entropy=False)
+    terms = (logprobs_C, logprobs_C.detach(), batch.advantages_C, batch.mask_C, batch.weights_C)
+    loss, _ = drgrpo_loss(*terms, clip_low=0.2, clip_high=0.3, dual_clip=None, normaliser=len(sequences) * 24)
+    loss.backward()
+    finish_gradients(policy, 1.0)
+    optimiser.step(1.0)
+
+
+@needs_vllm
+def test_both_engines_are_greedy_alike_on_100_prompts() -> None:
+    asked = requests(prompts=100, copies=1, seed=1)
+    ours, theirs = (
+        by_key(with_weights(make(name)).generate(asked, 32, 0.0, 1.0)) for name in ("transformers", "vllm")
+    )
+    for key, one in ours.items():
+        assert theirs[key].completion_ids == one.completion_ids
+        assert theirs[key].sampler_logprobs == pytest.approx(one.sampler_logprobs, abs=1e-4)
+
+
+@needs_vllm
+def test_samples_share_their_prompts_cache_and_a_full_cache_only_delays(policy: Any) -> None:
+    engine = with_weights(make("vllm"))
+    asked = requests(prompts=2, copies=20)
+    preempted = []
+    scheduler = engine._engine.engine_core.engine_core.scheduler
+    take_back = scheduler._preempt_request
+    scheduler._preempt_request = lambda *args, **kw: (preempted.append(args[0]), take_back(*args, **kw))[1]
+    found = list(engine.generate(asked, 150, 1.0, 1.0))
+    assert preempted, "40 sequences of up to 170 tokens do not fit 1,638 positions at once"
+    assert len(found) == 40
+    assert largest_gap(policy, found, 1.0) < 1e-4
+    with pytest.raises(UserError, match="vLLM cannot be set up"):
+        make("vllm", kv_cache_bytes=1 << 20)  # less than one sequence of 1,024 positions
+    assert dist.is_initialized()
