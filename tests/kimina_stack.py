@@ -47,12 +47,19 @@ STUBS = {
     ),
     "google/cloud/logging/handlers.py": "CloudLoggingHandler = None\n",
 }
-# On Python 3.11 pydantic takes no TypedDict but this one.
-START = (
-    "import runpy, typing, typing_extensions\n"
-    "typing.TypedDict = typing_extensions.TypedDict\n"
-    "runpy.run_module('server', run_name='__main__')\n"
-)
+# It ends with whoever started it. On Python 3.11 pydantic takes no TypedDict but this one.
+START = """
+import os, runpy, threading, time, typing, typing_extensions
+
+def watch(parent):
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
+typing.TypedDict = typing_extensions.TypedDict
+runpy.run_module("server", run_name="__main__")
+"""
 REPL = Path(__file__).with_name("embedded_repl.py")
 
 

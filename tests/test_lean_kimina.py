@@ -333,11 +333,14 @@ def test_a_statement_that_does_not_elaborate_is_not_the_proofs_fault(lean, monke
 
 
 def test_endless_work_is_a_timeout_only_when_it_repeats(proxy, connect):
-    verifier = connect(proxy.url, timeout_s=4.0)
-    endless = verifier.submit(check(ENDLESS_PROOF, ENDLESS))
-    assert endless.result(timeout=280).verdict is Verdict.TIMEOUT
-    assert proxy._count >= 3  # twice the proof, once the canary behind it
-    assert "timed out" in (endless.result().rule or "")
+    for timeout_s in (4.0, 12.0, 36.0):  # on a busy machine the theorem behind it may need the longer ones
+        verifier, asked = connect(proxy.url, timeout_s=timeout_s), proxy._count
+        found = result(verifier, ENDLESS_PROOF, ENDLESS)
+        if found.verdict is not Verdict.UNKNOWN:
+            break
+    assert found.verdict is Verdict.TIMEOUT
+    assert proxy._count >= asked + 3  # twice the proof, once the canary behind it
+    assert "timed out" in (found.rule or "")
 
 
 def test_a_crash_is_one_only_when_it_repeats(lean):

@@ -43,7 +43,7 @@ finally:
 MAX_TRIES = 5  # requests about one check before it is given up as UNKNOWN
 SILENCE_S = 90.0  # beyond imports and proof: a server's own wait for a free REPL (60 by default), and 30
 CONNECT_S = 10.0
-REST_S = (0.25, 10.0)  # a slot's rest after its first fault, and at most; doubled in between
+REST_S = (0.5, 10.0)  # a slot's rest after its first fault, and at most; doubled in between
 
 
 class Client(AsyncKiminaClient):
@@ -60,7 +60,7 @@ class Client(AsyncKiminaClient):
         UserError for one that no retry mends."""
         try:
             response = await self.session.request(method, url, json=payload)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise ServerFault(f"{self.api_url}: {type(error).__name__} {error}".rstrip()) from error
         said = f"{self.api_url} answers {response.status_code}: {response.text[:200]}"
         if response.status_code in (401, 403):
@@ -113,7 +113,7 @@ class KiminaLean:
         """At most `slots` requests in flight a server; `timeout_s` of wall clock a proof, and as much for
         its imports. Raises ValueError if no server answers, UserError if one wants another key."""
         for address in servers:
-            if not re.match(r"https?://\S", address):
+            if not re.fullmatch(r"https?://[^\s/]+(:\d+)?(/\S*)?", address):
                 raise ValueError(f"{address!r} is no address; one looks like http://localhost:8000")
         self.name = f"kimina at {', '.join(servers)}"
         self._slots, self._timeout_s = slots, max(1, math.ceil(timeout_s))
@@ -227,21 +227,25 @@ class KiminaLean:
                 await server.client.close()
 
     async def _probe(self) -> None:
-        """Raise ValueError if no server answers at all, which needs no REPL."""
-        answers = await asyncio.gather(*(s.client.health() for s in self._servers), return_exceptions=True)
-        silent = []
-        for server, answer in zip(self._servers, answers, strict=True):
-            if isinstance(answer, ServerFault):
-                silent.append(str(answer))
-            elif isinstance(answer, BaseException):
-                raise answer
-            elif not answer.text.startswith("{"):
-                silent.append(f"{server.address} is no Kimina server: it says {answer.text[:80]!r}")
+        """Raise ValueError if no server answers at all, for which none needs a REPL."""
+        silent = [reason for reason in [await self._silence(server) for server in self._servers] if reason]
         if len(silent) == len(self._servers):
             raise ValueError(
                 f"no Kimina server answers ({'; '.join(silent)}); start one, or set lean.servers or "
                 "LEAN_SERVER_API_URL to the address of one"
             )
+
+    async def _silence(self, server: Server) -> str | None:
+        """Why this is no Kimina server, or none that answers."""
+        try:
+            answer = await asyncio.wait_for(server.client.health(), CONNECT_S)
+        except ServerFault as fault:
+            return str(fault)
+        except TimeoutError:
+            return f"{server.address} says nothing for {CONNECT_S:.0f} s"
+        if not answer.text.startswith("{"):
+            return f"{server.address} is no Kimina server: it says {answer.text[:80]!r}"
+        return None
 
     async def _work(self, server: Server) -> None:
         """The life of one slot of a server."""
@@ -267,7 +271,7 @@ class KiminaLean:
             elif len(self._servers) > 1 and request.only is None:
                 request.avoid = server
                 self._insert(request)
-            rest = min(REST_S[0] * 2**faults, REST_S[1]) if faults else 0.0
+            rest = min(REST_S[0] * 2.0 ** min(faults - 1, 30), REST_S[1]) if faults else 0.0
             await asyncio.sleep(rest * random.uniform(0.5, 1.0))
             if result is None and request.avoid is None:
                 self._insert(request)
@@ -314,12 +318,13 @@ class KiminaLean:
         self, server: Server, file: LeanFile, text: str, messages: Sequence[LeanMessage]
     ) -> tuple[str, ...]:
         """The goals before each error, from a second run of the same text; none if that run fails."""
-        try:
-            response, _ = await self._ask(server, file, text, fresh=False, infotree=Infotree.original)
-        except ServerFault:
-            return ()
-        (result,) = response.json()["results"]
-        tree = result.get("response", {}).get("infotree") or []
         before = file.starts[0] + file.pieces[0].code_line - 2
-        errors = [m for m in messages if m.severity == "error"]
-        return tuple(goals_before(tree, before + m.line, m.column) for m in errors)
+        errors = [(before + m.line, m.column) for m in messages if m.severity == "error"]
+        try:
+            response, answer = await self._ask(server, file, text, fresh=False, infotree=Infotree.original)
+            if answer.reading.verdict is not Verdict.FAILED:
+                return ()
+            (result,) = response.json()["results"]
+            return tuple(goals_before(result["response"]["infotree"], *error) for error in errors)
+        except (ServerFault, KeyError, TypeError, AttributeError):
+            return ()
