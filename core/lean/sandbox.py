@@ -1,4 +1,4 @@
-"""The trainer's end of a zygote: starts the process, hands it files to check, never waits on a dead one."""
+"""The trainer's end of a Lean process: starts it, hands it files to check, never waits on a dead one."""
 
 from __future__ import annotations
 
@@ -7,30 +7,28 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from core.lean.library import WORKER_FILE, LeanLibrary
 
-ANSWER_SLACK_S = 10.0  # a zygote that is silent this long beyond a check's timeout is stopped or dead
+ANSWER_SLACK_S = 10.0  # a process that is silent this long beyond a check's timeout is stopped or dead
 START_TIMEOUT_S = 60.0
+IMPORT_TIMEOUT_S = 600.0  # for a REPL to read Mathlib from a cold disk
 
 
 class LeanProcessError(Exception):
-    """The zygote died, fell silent or could not start: the infrastructure's fault, not the proof's."""
+    """The process died, fell silent or could not start: the infrastructure's fault, not the proof's."""
 
 
-class Zygote:
-    """One zygote process. Not thread-safe: it belongs to the thread that uses it, and dies with it."""
+class LeanProcess:
+    """A process that answers each line with a line. Not thread-safe: it belongs to the thread that uses it,
+    and dies with it."""
 
-    def __init__(self, library: LeanLibrary, memory_mb: int, max_output_bytes: int) -> None:
-        command = [sys.executable, "-I", "-S", str(WORKER_FILE), "serve", str(library.shared)]
-        command += [str(os.getpid()), str(memory_mb), str(max_output_bytes)]
-        environment = {
-            "LEAN_PATH": str(library.compiled),
-            "MIMALLOC_ARENA_RESERVE": "64MiB",  # address space is limited, so none may be set aside
-            "MALLOC_ARENA_MAX": "1",
-        }
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         try:
             self.process = subprocess.Popen(
                 command,
@@ -48,12 +46,9 @@ class Zygote:
         self._stdin, self._stdout = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._stdin, False)
         os.set_blocking(self._stdout, False)
-        self.no_network = bool(self._exchange(b"", START_TIMEOUT_S)["no_network"])
-
-    def run(self, text: str, timeout_s: float) -> dict[str, Any]:
-        """Check one file; see `check_file` in zygote.py for the answer. Raises LeanProcessError."""
-        request = json.dumps({"text": text, "timeout_s": timeout_s}).encode() + b"\n"
-        return self._exchange(request, timeout_s + ANSWER_SLACK_S)
+        greeting = self._exchange(b"", START_TIMEOUT_S)
+        self.no_network = bool(greeting["no_network"])
+        self.confined = bool(greeting.get("confined"))
 
     def _exchange(self, request: bytes, timeout_s: float) -> dict[str, Any]:
         """Write `request` and read one line, without ever waiting on a stopped process."""
@@ -84,3 +79,46 @@ class Zygote:
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
+
+
+class Zygote(LeanProcess):
+    """The embedded Lean's (zygote.py)."""
+
+    def __init__(self, library: LeanLibrary, memory_mb: int, max_output_bytes: int) -> None:
+        command = [sys.executable, "-I", "-S", str(WORKER_FILE), "serve", str(library.shared)]
+        environment = {
+            "LEAN_PATH": str(library.compiled),
+            "MIMALLOC_ARENA_RESERVE": "64MiB",  # address space is limited, so none may be set aside
+            "MALLOC_ARENA_MAX": "1",
+        }
+        super().__init__([*command, str(os.getpid()), str(memory_mb), str(max_output_bytes)], environment)
+
+    def run(self, text: str, timeout_s: float) -> dict[str, Any]:
+        """Check one file; see `as_answer` in zygote.py. Raises LeanProcessError."""
+        return self._exchange(_line(text=text, timeout_s=timeout_s), timeout_s + ANSWER_SLACK_S)
+
+
+class Jail(LeanProcess):
+    """The one around a Lean of this machine (jail.py); its folders are deleted when it is closed."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """`settings`: command, environment, readable (paths Lean may read), repl (whether the command is
+        one), recycle_after, memory_mb, max_output_bytes."""
+        self._scratch = tempfile.TemporaryDirectory(prefix="lean-drgrpo-", ignore_cleanup_errors=True)
+        more = {"parent": os.getpid(), "scratch": self._scratch.name, "start_timeout_s": IMPORT_TIMEOUT_S}
+        root = str(Path(__file__).parents[2])
+        command = [sys.executable, "-S", "-P", "-m", "core.lean.jail", json.dumps(settings | more)]
+        super().__init__(command, {"PYTHONPATH": root})
+
+    def run(self, imports: str, text: str, timeout_s: float) -> dict[str, Any]:
+        """Check one text; see `as_answer` in zygote.py. Raises LeanProcessError."""
+        request = _line(imports=imports, text=text, timeout_s=timeout_s)
+        return self._exchange(request, timeout_s + IMPORT_TIMEOUT_S + ANSWER_SLACK_S)
+
+    def close(self) -> None:
+        super().close()
+        self._scratch.cleanup()
+
+
+def _line(**request: Any) -> bytes:
+    return json.dumps(request).encode() + b"\n"

@@ -25,6 +25,7 @@ LEAN_OPTIONS = (
     "-Dlinter.all=false",
 )
 MIB = 1 << 20
+POLL_S = 0.1  # between two looks at a child that says nothing
 SLACK_MB = 128  # address space of a child's first threads and arenas, before the proof asks for any
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
@@ -86,21 +87,22 @@ def limit_child(timeout_s, memory_mb, isolated):
         resource.setrlimit(resource.RLIMIT_NPROC, (64, 64))
 
 
-def read_until_end(child, pipes, deadline, max_bytes):
-    """Read both pipes until the child ends, the deadline passes or there is too much output. Returns the
-    two outputs and "", "timeout" or "output"."""
+def read_until_end(child, pipes, deadline, max_bytes, stop):
+    """Read both pipes until the child ends, the deadline passes, there is too much output, or `stop`, asked
+    with the child and the first output, gives a reason. Returns the two outputs and "", "timeout", "output"
+    or that reason."""
     outputs = {pipe: bytearray() for pipe in pipes}
     ended = os.pidfd_open(child)
     poll = select.poll()
     for descriptor in (*pipes, ended):
         poll.register(descriptor, select.POLLIN)
     why, open_pipes, running = "", set(pipes), True
-    while open_pipes and running:
+    while running and not why:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             why = "timeout"
             break
-        ready = {descriptor for descriptor, _ in poll.poll(remaining * 1000)}
+        ready = {descriptor for descriptor, _ in poll.poll(1000 * min(remaining, POLL_S))}
         running = ended not in ready
         while pipes_ready := ready & open_pipes:
             for pipe in pipes_ready:
@@ -114,70 +116,100 @@ def read_until_end(child, pipes, deadline, max_bytes):
                 return *outputs.values(), "output"
             # after the child's end, what it had written is still to be read
             ready = set() if running else {descriptor for descriptor, _ in poll.poll(0)}
+        if running:
+            why = stop(child, outputs[pipes[0]])
     os.close(ended)
     return *outputs.values(), why
 
 
-def check_file(lean, libc, isolated, text, timeout_s, memory_mb, max_bytes):
-    """Run Lean on `text` in a child of its own session; nothing of it is left afterwards.
-
-    The text is its stdin and lies in memory: the child has no file of its own and may write none.
-    """
-    source = os.memfd_create("check.lean")
-    with open(source, "wb", closefd=False) as file:
-        file.write(text.encode("utf-8", "replace"))
-    os.lseek(source, 0, os.SEEK_SET)
-    out, err = os.pipe(), os.pipe()
-    start, zygote = time.monotonic(), os.getpid()
+def fork_child(libc, streams, main):
+    """Fork a child that leads a session of its own, has `streams` as stdin, stdout and stderr and nothing
+    else open, dies with us, and ends with the code that `main` returns."""
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.setsid()
-            die_with(zygote, libc)
-            os.dup2(source, 0)
-            os.dup2(out[1], 1)
-            os.dup2(err[1], 2)
+            die_with(parent, libc)
+            for number, descriptor in enumerate(streams):
+                os.dup2(descriptor, number)
             os.closerange(3, 256)
-            limit_child(timeout_s, memory_mb, isolated)
-            code = lean_main(lean, (*LEAN_OPTIONS, f"-M{memory_mb}", "--stdin"))
+            code = main()
         finally:
             os._exit(code)
-    for descriptor in (source, out[1], err[1]):
-        os.close(descriptor)
-    output, errors, why = read_until_end(child, (out[0], err[0]), start + timeout_s, max_bytes)
-    if why:
+    return child
+
+
+def end_child(child, kill):
+    """Wait for the child, killing it first if told to, and kill whatever it has left running. Returns its
+    wait status and resource usage."""
+    if kill:
         kill_session(child)
     _, status, usage = os.wait4(child, 0)
-    while strays := child_processes(zygote):  # whatever it started falls to us, the subreaper
+    while strays := child_processes(os.getpid()):  # whatever it started falls to us, the subreaper
         for stray in strays:
             os.kill(stray, signal.SIGKILL)
             os.waitpid(stray, 0)
+    return status, usage
+
+
+def run_child(libc, text, timeout_s, max_bytes, main, stop=lambda child, output: ""):
+    """Run `main` on `text` in a child; nothing of it is left afterwards. The text is its stdin and lies in
+    memory. Returns how the child ended and what it wrote."""
+    source = os.memfd_create("check.lean")
+    with open(source, "wb", closefd=False) as file:
+        file.write(text.encode("utf-8", "replace"))
+    os.lseek(source, 0, os.SEEK_SET)
+    start = time.monotonic()
+    out, err = os.pipe(), os.pipe()
+    child = fork_child(libc, (source, out[1], err[1]), main)
+    for descriptor in (source, out[1], err[1]):
+        os.close(descriptor)
+    output, errors, why = read_until_end(child, (out[0], err[0]), start + timeout_s, max_bytes, stop)
+    status, usage = end_child(child, bool(why))
     os.close(out[0])
     os.close(err[0])
+    return as_answer(why, status, time.monotonic() - start, usage.ru_utime + usage.ru_stime, output, errors)
+
+
+def as_answer(why, status, seconds, cpu_seconds, output, errors):
+    """What the trainer is told of a check: `why` it was stopped, if it was, or the signal that ended it."""
     return {
         "why": why,
         "signal": os.WTERMSIG(status) if not why and os.WIFSIGNALED(status) else 0,
-        "seconds": time.monotonic() - start,
-        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "output": output.decode("utf-8", "replace"),
         "errors": errors[-2000:].decode("utf-8", "replace"),
     }
 
 
-def serve(shared, parent, memory_mb, max_bytes):
+def guard(parent):
+    """Have this process die with `parent`, inherit what its children leave, gain no rights and see no
+    network. Returns libc, whether users are its own, and whether the network is gone."""
     libc = ctypes.CDLL(None, use_errno=True)
     die_with(parent, libc)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     isolated = libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0
-    no_network = isolated or libc.unshare(CLONE_NEWNET) == 0
+    return libc, isolated, isolated or libc.unshare(CLONE_NEWNET) == 0
+
+
+def serve(shared, parent, memory_mb, max_bytes):
+    libc, isolated, no_network = guard(parent)
     lean = load_lean(shared)
     lean.lean_initialize()  # three quarters of a small check's time, paid once; its threads only wait
     print(json.dumps({"ready": True, "no_network": no_network}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        answer = check_file(lean, libc, isolated, request["text"], request["timeout_s"], memory_mb, max_bytes)
+        timeout_s = request["timeout_s"]
+
+        def main(timeout_s=timeout_s):
+            limit_child(timeout_s, memory_mb, isolated)
+            return lean_main(lean, (*LEAN_OPTIONS, f"-M{memory_mb}", "--stdin"))
+
+        answer = run_child(libc, request["text"], timeout_s, max_bytes, main)
         print(json.dumps(answer), flush=True)
 
 
