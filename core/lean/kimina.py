@@ -41,6 +41,8 @@ finally:
     typing.TypedDict = _typed_dict
 
 MAX_TRIES = 5  # requests about one check before it is given up as UNKNOWN
+# Answers in a row that make a verdict. A server does not say who killed a REPL: the proof must do it thrice.
+REPEATS = {Verdict.TIMEOUT: 2, Verdict.FAILED: 2, Verdict.CRASHED: 3}
 SILENCE_S = 90.0  # beyond imports and proof: a server's own wait for a free REPL (60 by default), and 30
 CONNECT_S = 10.0
 REST_S = (0.5, 10.0)  # a slot's rest after its first fault, and at most; doubled in between
@@ -96,6 +98,8 @@ class Request(Job):
     tries: int = 0
     suspected: Verdict | None = None
     """The verdict that the last answer would mean if it repeats."""
+    times: int = 0
+    """How often in a row it was suspected."""
 
 
 class KiminaLean:
@@ -290,8 +294,11 @@ class KiminaLean:
                 goals = await self._goals(server, file, text, reading.messages)
             rule = reading.reason or None
             return LeanResult(check.id, verdict, reading.messages, rule, answer.seconds, goals, raw)
-        before, request.suspected = request.suspected, answer.suspected
-        if before is not request.suspected or before is None:
+        suspected = answer.suspected
+        assert suspected is not None, "a reading without a verdict comes with a suspicion"
+        request.times = request.times + 1 if suspected is request.suspected else 1
+        request.suspected = suspected
+        if request.times < REPEATS[suspected]:
             if request.tries == MAX_TRIES:
                 raise ServerFault(reading.reason)
             return None
@@ -299,7 +306,7 @@ class KiminaLean:
         file, text = assemble(LeanCheck("canary", canary, PROOF), PROOF)
         if (await self._ask(server, file, text, fresh=False))[1].reading.verdict is not Verdict.PROVED:
             raise ServerFault(f"{reading.reason}, but a known theorem does not pass behind it either")
-        return LeanResult(check.id, before, reading.messages, reading.reason, answer.seconds)
+        return LeanResult(check.id, suspected, reading.messages, reading.reason, answer.seconds)
 
     async def _ask(
         self, server: Server, file: LeanFile, text: str, *, fresh: bool, infotree: Infotree | None = None
