@@ -148,8 +148,8 @@ def test_no_cheat_is_proved_with_the_scan_or_without(toolchain, fresh):
 
 TROUBLE = {
     "abort": ("os.kill(os.getpid(), signal.SIGABRT)", Verdict.CRASHED, "SIGABRT"),
-    "flood": ("[print('x' * 999) for _ in range(999)]", Verdict.CRASHED, "too much output"),
-    "memory": ("x = bytearray(1500 << 20); time.sleep(30)", Verdict.CRASHED, "too much memory"),
+    "flood": ("[print('x' * 999) for _ in range(999)]", Verdict.CRASHED, "more output than allowed"),
+    "memory": ("x = bytearray(1500 << 20); time.sleep(30)", Verdict.CRASHED, "more memory than allowed"),
     "loop": ("while True: pass", Verdict.TIMEOUT, "no answer in"),
     "sleep": ("time.sleep(99)", Verdict.UNKNOWN, "stood still"),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", Verdict.UNKNOWN, "SIGKILL"),
@@ -448,5 +448,6 @@ def test_limits_cannot_be_raised_and_nobody_outside_be_signalled(told):
 
 def test_processes_are_few_and_end_with_the_check(told):
     assert told["daemon"] == "started"
-    assert told["bomb"] == "BlockingIOError 11"  # EAGAIN: too many processes
+    # EAGAIN from the kernel; root it lets pass, and the jail counts and kills
+    assert told.get("bomb") == "BlockingIOError 11" or told["why"] == "processes"
     assert told["processes left"] == "0"

@@ -30,7 +30,7 @@ FILE_RIGHTS = 0xC007  # those that a file has: execute, write, read, truncate, i
 KNOWN_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # number of rights by Landlock's version; 16 from 5 on
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/dev/urandom")
 MAPPED_MB = 16 * 1024  # address space for Mathlib's files, which are mapped and not counted as memory
-FILE_MB = 1
+FILE_MB, PROCESSES = 1, 64
 
 
 def forbid_sockets(libc):
@@ -80,10 +80,10 @@ def family(pid):
     return pids
 
 
-def private_mb(pid):
-    """Memory of `pid` and its descendants that is theirs alone: files that are only mapped do not count."""
+def private_mb(members):
+    """Memory of these processes that is theirs alone: files that are only mapped do not count."""
     pages = 0
-    for member in family(pid):
+    for member in members:
         with contextlib.suppress(OSError, ValueError):
             _, resident, shared, *_ = Path(f"/proc/{member}/statm").read_text().split()
             pages += int(resident) - int(shared)
@@ -119,7 +119,7 @@ class Jail:
             (resource.RLIMIT_NOFILE, 1024),
         ]
         if self.isolated:  # outside a namespace of our own it would count all processes of the user
-            limits.append((resource.RLIMIT_NPROC, 64))
+            limits.append((resource.RLIMIT_NPROC, PROCESSES))  # does not bind root: `stop` counts as well
         for what, limit in limits:
             resource.setrlimit(what, (limit, limit))
         confine(self.libc, [*SYSTEM, *self.settings["readable"]], [folder, "/dev/null"])
@@ -130,7 +130,10 @@ class Jail:
         return tempfile.TemporaryDirectory(dir=self.settings["scratch"], ignore_cleanup_errors=True)
 
     def stop(self, child, output):
-        return "memory" if private_mb(child) > self.memory_mb else ""
+        members = family(os.getpid())[1:]  # the child, what it started, and what that left to us
+        if len(members) > PROCESSES:
+            return "processes"
+        return "memory" if private_mb(members) > self.memory_mb else ""
 
     def check(self, imports, text, timeout_s):
         """How Lean ended on `imports` and `text`, and what it wrote."""

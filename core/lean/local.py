@@ -253,7 +253,7 @@ def trouble(answer: dict[str, Any], reading: Reading, timeout_s: float) -> tuple
     if why == "forged":
         return None, "the REPL answered before it was asked"
     if why:
-        return Verdict.CRASHED, f"too much {why}"
+        return Verdict.CRASHED, f"more {why} than allowed"
     if died_of in OUTSIDE_SIGNALS:
         return None, f"Lean was killed by {signal.Signals(died_of).name}"
     if died_of:
