@@ -172,7 +172,7 @@ def test_one_symbol_is_one_token(prepared: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(prepared / "tokenizer")
     for symbol in (" h3", " h1.left", " And", " :=", "\n  ", "<think>\n"):
         assert len(tokenizer.encode(symbol)) == 1, symbol
-    assert len(tokenizer.encode("theorem conj0417 (p q : Prop)")) <= 14
+    assert len(tokenizer.encode("theorem conj04 (p q : Prop)")) <= 13
 
 
 def test_the_tokenizer_folder_speaks_the_chat_format(prepared: Path) -> None:

@@ -50,7 +50,7 @@ def test_lean_text_by_hand() -> None:
 
 def test_english_text_by_hand() -> None:
     theorem = Theorem(
-        "t",
+        "conj0417",
         "conj",
         dict.fromkeys("pqr", "Prop"),
         (implication(conjunction(P, Q), R), P),
@@ -58,7 +58,7 @@ def test_english_text_by_hand() -> None:
         1,
     )
     assert theorem.informal() == "If (p and q) implies r, p, then r or not q."
-    assert theorem.statement() == ("theorem t (p q r : Prop) (h1 : And p q → r) (h2 : p) : Or r (Not q) :=")
+    assert theorem.statement() == ("theorem conj04 (p q r : Prop) (h1 : And p q → r) (h2 : p) : Or r (Not q) :=")
 
 
 def test_computing_and_substituting() -> None:

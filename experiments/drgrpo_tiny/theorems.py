@@ -50,8 +50,12 @@ class Theorem:
         return named + ["0", "1", "2"][: 3 if literals and self.family == "nat" else 0]
 
     def statement(self) -> str:
-        """`theorem NAME (binders) : goal :=`, one line."""
-        parts = [f"theorem {self.name}"]
+        """`theorem LABEL (binders) : goal :=`, one line.
+
+        The label is the family and two digits of the name: to copy four digits in the right order is a skill
+        that a small model would have to learn beside proving.
+        """
+        parts = [f"theorem {self.name[:-2]}"]
         used = set(self.sorts.values())
         if any("α" in sort for sort in used):
             parts.append("(α : Type)")
