@@ -33,10 +33,8 @@ from core.lean.embedded import IDLE_SHARE, MAX_TRIES, OUTSIDE_SIGNALS
 from core.lean.intake import PROOF, TRUTH, Intake, Job, run_canaries
 from core.lean.project import open_project
 from core.lean.sandbox import Jail, LeanProcessError
-from core.lean.snippets import split_header
+from core.lean.snippets import OURS, split_header
 from core.lean.verdict import LeanCheck, LeanResult, Verdict
-
-OURS = "set_option autoImplicit false\nset_option linter.all false\n"
 
 
 class LocalLean:
