@@ -58,7 +58,9 @@ def test_english_text_by_hand() -> None:
         1,
     )
     assert theorem.informal() == "If (p and q) implies r, p, then r or not q."
-    assert theorem.statement() == ("theorem conj04 (p q r : Prop) (h1 : And p q → r) (h2 : p) : Or r (Not q) :=")
+    assert theorem.statement() == (
+        "theorem conj04 (p q r : Prop) (h1 : And p q → r) (h2 : p) : Or r (Not q) :="
+    )
 
 
 def test_computing_and_substituting() -> None:
