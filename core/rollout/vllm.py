@@ -107,6 +107,7 @@ class VllmEngine:
                 max_num_seqs=max_rows,
                 kv_cache_memory_bytes=kv_cache_bytes,
                 enable_prefix_caching=True,
+                block_size=None if self._gpu else 32,  # the CPU's smallest: short prompts are shared too
                 enforce_eager=not self._gpu,
                 enable_sleep_mode=self._gpu,
                 tensor_parallel_size=tensor_parallel,
