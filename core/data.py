@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import httpx
 import pandas as pd
 import pyarrow as pa
 
-from core.config import ColumnsConfig
+from core.config import ColumnsConfig, Config
 from core.errors import UserError
 from core.lean.assemble import split_statement
 from core.problems import Problem
+from core.prompts import prompt_ids
 
 _HEADER_WORDS = ("import ", "open ", "set_option ")
 
@@ -119,3 +121,20 @@ def _split_header(source: str) -> tuple[str, str]:
     header = takewhile(lambda line: not line.strip() or line.startswith(_HEADER_WORDS), lines)
     count = len(list(header))
     return "".join(lines[:count]), "".join(lines[count:])
+
+
+def load_training_problems(config: Config, tokenizer: Any, say: Callable[[str], None]) -> list[Problem]:
+    """The problems to train on: those whose prompt has at most `prompt.max_tokens` tokens; says how many are
+    left out. Raises UserError where `load_problems` does, and if none is left."""
+    problems = load_problems(config.data.train, config.data.train_columns)
+    limit, style = config.prompt.max_tokens, config.prompt.style
+    fitting = [problem for problem in problems if len(prompt_ids(tokenizer, problem, style)) <= limit]
+    if not fitting:
+        raise UserError(
+            f"data.train {config.data.train}: the prompts of all {len(problems)} problems are longer than "
+            f"prompt.max_tokens={limit}"
+        )
+    if len(fitting) < len(problems):
+        left_out = f"{len(problems) - len(fitting)} of {len(problems)} training problems"
+        say(f"left out: {left_out}, whose prompts have more than {limit} tokens")
+    return fitting

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from core.config import ColumnsConfig
-from core.data import load_problems
+from core.config import ColumnsConfig, Config, load_config
+from core.data import load_problems, load_training_problems
 from core.errors import UserError
+from core.prompts import prompt_ids
 from tests.conftest import DATA
 
 COLUMNS = ColumnsConfig("name", "statement", "header", "informal", None, None)
@@ -96,3 +98,28 @@ def test_minif2f_loads() -> None:
     problems = load_problems(str(DATA / "minif2f.jsonl"), columns)
     assert len(problems) == 488
     assert all(p.statement.startswith("theorem") and "import Mathlib" in p.header for p in problems)
+
+
+def test_problems_with_overlong_prompts_are_left_out_and_counted(tokenizer: Any, tmp_path: Path) -> None:
+    rows = [
+        {"name": name, "statement": f"theorem {name} : p :=", "header": "", "informal": informal}
+        | {"source": "s", "difficulty": 1.0}
+        for name, informal in (("short", "p"), ("long", "p and " * 50 + "p"), ("brief", "q"))
+    ]
+    pd.DataFrame(rows).to_json(tmp_path / "p.jsonl", orient="records", lines=True)
+    tiny = Path(__file__).parents[1] / "experiments" / "drgrpo_tiny" / "config.yaml"
+    said: list[str] = []
+
+    def load(limit: int) -> list[str]:
+        overrides = [f"data.train={tmp_path / 'p.jsonl'}", f"prompt.max_tokens={limit}"]
+        config = load_config(Config, tiny, overrides)
+        return [problem.name for problem in load_training_problems(config, tokenizer, said.append)]
+
+    problems = load_problems(str(tmp_path / "p.jsonl"), COLUMNS)
+    short, long, _ = (len(prompt_ids(tokenizer, problem, "compact")) for problem in problems)
+    assert load(long) == ["short", "long", "brief"]
+    assert said == []
+    assert load(long - 1) == ["short", "brief"]
+    assert said == [f"left out: 1 of 3 training problems, whose prompts have more than {long - 1} tokens"]
+    with pytest.raises(UserError, match="all 3 problems"):
+        load(min(short, 3))
