@@ -8,6 +8,7 @@ from collections.abc import Callable
 from core.config import LeanConfig
 from core.errors import UserError
 from core.lean.embedded import EmbeddedLean
+from core.lean.local import LocalLean
 from core.lean.verdict import Verifier
 
 
@@ -60,8 +61,6 @@ def _kimina(config: LeanConfig) -> Verifier:
 def _local(config: LeanConfig) -> Verifier:
     if config.project is None:
         raise _NotSet("set lean.project to a Lake project's folder")
-    from core.lean.local import LocalLean
-
     return LocalLean(
         project=config.project,
         repl=config.repl,
