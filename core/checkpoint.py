@@ -20,6 +20,7 @@ import json
 import random
 import shutil
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -52,13 +53,14 @@ class Stateful(Protocol):
 
 
 class Checkpointer:
-    """Saves and restores a run: `policy`, `optimiser`, random states and `objects` by name.
+    """Saves and restores a run: `policy`, `optimiser`, random states and `objects` by name; a Counter among
+    these is saved as the sum over ranks, and rank 0 goes on from it.
 
     On a GPU the files are written beside the training, from a copy in host memory, one checkpoint at a time.
     """
 
     def __init__(
-        self, run: Run, policy: Policy, optimiser: Optimiser, objects: Mapping[str, Stateful]
+        self, run: Run, policy: Policy, optimiser: Optimiser, objects: Mapping[str, Stateful | Counter[str]]
     ) -> None:
         self.run, self.policy, self.optimiser, self.objects = run, policy, optimiser, objects
         self.folder = run.folder / "checkpoints"
@@ -93,13 +95,18 @@ class Checkpointer:
             state = {
                 "step": step,
                 "processes": run.world_size,
-                "objects": {name: one.state_dict() for name, one in self.objects.items()},
+                "objects": {name: self._state(one) for name, one in self.objects.items()},
                 "files": run.files.sizes() if run.rank == 0 else {},
             }
             texts = {f"rank_{run.rank:05d}.json": json.dumps(random_states())}
             texts |= {"state.json": json.dumps(state)} if run.rank == 0 else {}
             self._start(partial, texts, best)
         return step
+
+    def _state(self, one: Stateful | Counter[str]) -> Any:
+        if isinstance(one, Counter):
+            return dict(sum(self.run.gather([one]), Counter()))
+        return one.state_dict()
 
     def _start(self, partial: Path, texts: Mapping[str, str], best: int | None) -> None:
         save = state_dict_saver.async_save if self.asynchronous else state_dict_saver.save
@@ -224,7 +231,10 @@ class Checkpointer:
         except (OSError, SafetensorError, CheckpointException) as error:
             raise UserError(f"{path} does not fit this policy and optimiser: {error}") from error
         for name, one in self.objects.items():
-            one.load_state_dict(state["objects"][name])
+            if not isinstance(one, Counter):
+                one.load_state_dict(state["objects"][name])
+            elif self.run.rank == 0:
+                one.update(state["objects"][name])
         rank = self.run.rank % state["processes"]
         set_random_states(json.loads((path / f"rank_{rank:05d}.json").read_text(encoding="utf-8")))
         if self.run.rank == 0:

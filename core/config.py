@@ -161,6 +161,26 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True)
+class GuardConfig:
+    limit: float
+    steps: int  # in a row beyond the limit before it acts
+    action: Literal["stop", "pause", "warn", "off"]
+
+
+@dataclass(frozen=True)
+class GuardsConfig:
+    """Bounds of a run's own metrics. A loss or gradient that is not finite always stops the run."""
+
+    grad_norm: GuardConfig  # norm before clipping, above
+    reward_drop: GuardConfig  # mean reward of the last `steps`, as a share of the best so far, below
+    useful: GuardConfig  # share of rollouts with an advantage, at most
+    length: GuardConfig  # mean completion tokens, below
+    malformed: GuardConfig  # share of rollouts that fail a format check, above
+    unknown: GuardConfig  # share of rollouts without a verdict, above
+    logprob_gap: GuardConfig  # mean |sampler − trainer| in nats, above
+
+
+@dataclass(frozen=True)
 class Config:
     run: RunConfig
     data: DataConfig
@@ -173,6 +193,7 @@ class Config:
     loss: LossConfig
     optimiser: OptimiserConfig
     evaluate: EvaluateConfig
+    guards: GuardsConfig
 
 
 def parse_arguments(schema: type[C], yaml_file: Path, argv: Sequence[str]) -> tuple[C, bool]:
@@ -320,4 +341,5 @@ def config_hash(config: Any) -> str:
 
 def numbers_of(plain: dict[str, Any]) -> dict[str, Any]:
     """The values that change a run's numbers, of a configuration as nested plain values."""
+    plain = {section: values for section, values in plain.items() if section != "guards"}
     return plain | {"run": {key: value for key, value in plain["run"].items() if key not in _NOT_HASHED}}

@@ -25,10 +25,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from core.config import RunConfig, parse_arguments, to_dict
 from core.errors import UserError
 from core.folder import Folder, redact
-from core.watch import StopSignal
+from core.watch import StopSignal, Watch
 
 T = TypeVar("T")
 HEARTBEAT_S = 30.0
+PAUSE_POLL_S = 2.0
 
 
 class HasRun(Protocol):
@@ -52,7 +53,7 @@ def launch(
         config, dry = parse_arguments(schema, yaml_file, sys.argv[1:])
         with Run(config, experiment=yaml_file.resolve().parent.name) as run:
             (dry_run if dry else train)(config, run)
-            if not dry:
+            if run.opened:
                 run.close_folder()
     except UserError as error:
         if int(os.environ.get("RANK", 0)) == 0:
@@ -74,14 +75,18 @@ class Run:
         self.rank = int(os.environ.get("RANK", 0))
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
         self.seconds: dict[str, float] = {}
+        self._phase = "start-up"
         self.console = Console(stderr=False, soft_wrap=True, quiet=self.rank != 0)
         self.files = Folder(self.folder, self.print)
+        self.opened = False
+        """Whether this process has opened the run's folder; an evaluation alone does not."""
         self.resumed = False
         """Whether the folder holds an earlier part of this run."""
         self.stopping = False
         """All ranks have agreed to stop here, because one was asked to (SIGTERM)."""
         self._wandb: Any = None
         self._at_exit = contextlib.ExitStack()
+        self._watch: Watch | None = None
         if torch.cuda.is_available():
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
             torch.cuda.set_device(self.device)
@@ -93,8 +98,11 @@ class Run:
         os.umask(0o077)  # whatever a run writes is its user's alone
         if self.world_size > 1 and not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-            timeout = datetime.timedelta(minutes=config.run.timeout_minutes)
-            dist.init_process_group(backend, timeout=timeout)
+            patience = datetime.timedelta(minutes=config.run.timeout_minutes)
+            dist.init_process_group(backend, timeout=patience + datetime.timedelta(minutes=1))
+            # torch's own limit comes behind the watch, which can say more.
+            self._watch = Watch(self.rank, self.world_size, patience.total_seconds())
+            self._at_exit.callback(self._watch.close)
 
     def __enter__(self) -> Run:
         self._stop_signal = StopSignal(self.config.run.grace_s)
@@ -106,6 +114,9 @@ class Run:
         self._at_exit.callback(close)
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if self._watch and error is not None and not isinstance(error, UserError):
+            ranks = f"the ranks as last heard:\n{self._watch.board()}"
+            print(f"rank {self.rank} failed in {self._phase}; {ranks}", file=sys.stderr)
         self._at_exit.close()
         if self._wandb is not None:
             self._wandb.finish(exit_code=0 if error is None else 1)
@@ -125,6 +136,7 @@ class Run:
         refusal, self.resumed = self.broadcast((refusal, self.resumed))
         if refusal:
             raise UserError(refusal)
+        self.opened = True
 
     def close_folder(self) -> None:
         """Write what waits for the disk; mark the run as finished unless it was only asked to stop."""
@@ -138,6 +150,20 @@ class Run:
     def agree_on_stop(self) -> None:
         """Have all ranks know whether one of them was asked to stop."""
         self.stopping = any(self.gather([self._stop_signal.asked]))
+
+    def pause(self, reason: str) -> None:
+        """Wait, with all ranks, until the user creates the file `continue` in the folder or SIGTERM comes."""
+        sign = self.folder / "continue"
+        self.print(f"PAUSED: {reason}. To go on: touch {sign}")
+        while not self.broadcast(self.rank == 0 and sign.exists()):
+            self.agree_on_stop()
+            if self.stopping:
+                return
+            self._tick("pause")
+            time.sleep(PAUSE_POLL_S)
+        if self.rank == 0:
+            sign.unlink()
+        self.print("going on")
 
     # Between ranks
 
@@ -171,8 +197,9 @@ class Run:
     # What a person sees
 
     def print(self, message: str) -> None:
-        """A line on rank 0's terminal."""
-        self.console.print(redact(message), markup=False, highlight=False)
+        """A line on rank 0's terminal; if that is a file on a full disk, the line waits in its buffer."""
+        with contextlib.suppress(OSError):
+            self.console.print(redact(message), markup=False, highlight=False)
 
     @contextlib.contextmanager
     def phase(self, name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
@@ -193,6 +220,7 @@ class Run:
         def advance(count: int = 1) -> None:
             nonlocal done
             done += count
+            self._tick(name)
             if bar is not None:
                 bar.advance(task, count)
 
@@ -203,13 +231,20 @@ class Run:
 
         if self.rank == 0 and bar is None:
             threading.Thread(target=heartbeat, daemon=True).start()
+        self._tick(name)
         try:
             yield advance
+            self._tick(f"what follows {name}")
         finally:
             finished.set()
             if bar is not None:
                 bar.stop()
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def _tick(self, phase: str) -> None:
+        self._phase = phase
+        if self._watch is not None:
+            self._watch.tick(phase)
 
     # What is kept
 

@@ -7,6 +7,11 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 class StopSignal:
@@ -44,3 +49,85 @@ class StopSignal:
         signal.set_wakeup_fd(self._wakeup)
         signal.signal(signal.SIGTERM, self._handler)
         os.close(self._pipe[1])
+
+
+class Watch:
+    """Every rank tells the others every few seconds what it does; a rank on which nothing has moved for
+    `timeout_s` ends the job, naming for each rank its phase, its line, and whether it waits for the others.
+
+    It speaks through a connection of its own to the store that the ranks met at. torchrun ends the other
+    ranks when one ends, and starts all of them again if it was told so (`--max-restarts`).
+    """
+
+    BEAT_S = 2.0
+    SILENT_S = 15.0  # a rank unheard for so long is stopped, dead or cut off
+
+    def __init__(self, rank: int, world_size: int, timeout_s: float) -> None:
+        self._rank, self._timeout_s = rank, timeout_s
+        self._doing, self._since = "start-up", time.monotonic()
+        self._heard: list[tuple[float, str]] = [(time.monotonic(), "start-up")] * world_size
+        self._silent: set[int] = set()
+        self._closed = threading.Event()
+        port = int(os.environ["MASTER_PORT"])
+        self._store = TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, wait_for_workers=False)
+        self._prefix = f"watch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+        threading.Thread(target=self._beat, name="watch", daemon=True).start()
+
+    def tick(self, doing: str) -> None:
+        """The main thread has got to (or on with) this."""
+        self._doing, self._since = doing, time.monotonic()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def board(self) -> str:
+        """A line a rank: what it was doing when it was last heard."""
+        now = time.monotonic()
+        return "\n".join(
+            f"  rank {rank}: {doing}"
+            + (f"; not heard for {now - at:.0f} s" if now - at > self.SILENT_S else "")
+            for rank, (at, doing) in enumerate(self._heard)
+        )
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._closed.wait(self.BEAT_S):
+            count += 1
+            idle = time.monotonic() - self._since
+            try:
+                self._store.set(f"{self._prefix}/{self._rank}", f"{count} phase {self._doing}, {_where()}")
+                self._listen()
+            except RuntimeError:  # the store went with the rank or agent that held it
+                return
+            if idle > self._timeout_s and not self._closed.is_set():
+                print(
+                    f"nothing has moved on rank {self._rank} for {idle:.0f} s:\n{self.board()}",
+                    file=sys.stderr,
+                )
+                sys.stderr.flush()
+                os._exit(1)
+
+    def _listen(self) -> None:
+        now = time.monotonic()
+        for rank, (at, doing) in enumerate(self._heard):
+            key = f"{self._prefix}/{rank}"
+            said = self._store.get(key).decode() if self._store.check([key]) else doing
+            if said != doing:
+                self._heard[rank] = (now, said)
+                self._silent.discard(rank)
+            elif now - at > self.SILENT_S and rank not in self._silent:
+                self._silent.add(rank)
+                print(f"rank {rank} was last heard {now - at:.0f} s ago: {doing}", file=sys.stderr)
+
+
+def _where() -> str:
+    """The main thread's innermost line in this repository, and whether it waits there for other ranks."""
+    frame, waits = sys._current_frames().get(threading.main_thread().ident or 0), False
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        waits |= "torch/distributed" in str(file)
+        if file.is_relative_to(_ROOT) and "site-packages" not in file.parts:
+            line = f"{file.relative_to(_ROOT)}:{frame.f_lineno}"
+            return f"{line}, waiting for other ranks" if waits else line
+        frame = frame.f_back
+    return "outside this repository"

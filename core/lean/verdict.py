@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
@@ -67,6 +68,8 @@ class Verifier(Protocol):
     """A way to a real Lean. Answers arrive through futures, in any order, each exactly once."""
 
     name: str
+    counts: Counter[str]
+    """Verdicts so far, by name; refusals also as `refused/RULE`, answers from the cache as `cached`."""
 
     def submit(self, check: LeanCheck) -> Future[LeanResult]:
         """Queue one check. The future never raises because of the proof's content."""

@@ -18,9 +18,10 @@ from commands.report import Report
 from core.advantages import group_advantages
 from core.checkpoint import Checkpointer
 from core.config import Config
-from core.data import load_problems
+from core.data import load_problems, load_training_problems
 from core.error_fix import ErrorFixCache, failed_attempts, step_requests
 from core.evaluate import evaluate
+from core.guards import Guards
 from core.losses.drgrpo import drgrpo_loss
 from core.losses.mismatch import mismatch_stats, stale_weights
 from core.metrics import mean_metrics, rollout_metrics
@@ -39,7 +40,7 @@ from core.update import finish_gradients, guard_finite, make_optimiser, rate_fac
 def train(config: Config, run: Run) -> None:
     tokenizer, eos_ids = load_tokenizer(config.policy.path)
     heldout = load_problems(config.data.heldout, config.data.heldout_columns)
-    stream = ProblemStream(load_problems(config.data.train, config.data.train_columns), config)
+    stream = ProblemStream(load_training_problems(config, tokenizer, run.print), config)
     policy = load_policy(config.policy)
     optimiser = make_optimiser(policy, config.optimiser)
     engine = make_engine(config, policy.causal_lm.config, tokenizer, eos_ids, run)
@@ -48,10 +49,12 @@ def train(config: Config, run: Run) -> None:
     cache = ErrorFixCache(config.error_fix.cache_size)
     held = PartialRollouts(config, run)
     report = Report(run, tokenizer, config.evaluate.samples)
-    checkpoint = Checkpointer(run, policy, optimiser, {"error_fix": cache, "held": held, "report": report})
+    guards = Guards(config, run)
+    states = {"fix": cache, "held": held, "report": report, "guards": guards, "lean": judge.verifier.counts}
+    checkpoint = Checkpointer(run, policy, optimiser, states)
     run.open_folder()
 
-    limit = config.rollout.max_new_tokens
+    limit, temperature = config.rollout.max_new_tokens, config.rollout.temperature
     updates = config.rollout.prompts // config.loss.prompts_per_update
     # Dr. GRPO: one constant for every update, sequences × response limit, whatever was sampled.
     normaliser = config.loss.prompts_per_update * config.rollout.group_size * limit
@@ -73,7 +76,7 @@ def train(config: Config, run: Run) -> None:
         mine = run.share(requests_B, key=lambda request: request.group)
         with run.phase("rollout", total=len(mine)) as advance:
             sync.update(step)
-            rollouts = engine.generate(mine, limit, config.rollout.temperature, config.rollout.top_p)
+            rollouts = engine.generate(mine, limit, temperature, config.rollout.top_p)
             scored = judge.score(held.whole_groups(rollouts, step), advance)
             scored_B = in_group_order(run.gather(scored), requests_B)
         engine.sleep()
@@ -88,13 +91,11 @@ def train(config: Config, run: Run) -> None:
         with run.phase("update", total=updates) as advance:
             minibatches = train_sequences([s.rollout for s in scored_B], advantages_B, updates)
             packed = pack_updates(minibatches, policy, run, config.loss.tokens_per_microbatch)
-            old = old_logprobs(policy, packed, temperature=config.rollout.temperature)
+            old = old_logprobs(policy, packed, temperature=temperature)
             for number, (microbatches, old_K) in enumerate(zip(packed, old, strict=True)):
                 stats = []
                 for microbatch, old_C in zip(microbatches, old_K, strict=True):
-                    logprobs_C, _ = policy_logprobs(
-                        policy, microbatch, temperature=config.rollout.temperature, entropy=False
-                    )
+                    logprobs_C, _ = policy_logprobs(policy, microbatch, temperature=temperature)
                     old_C = logprobs_C.detach() if old_C is None else old_C
                     mask_C, sampler_C = microbatch.mask_C, microbatch.sampler_logprobs_C
                     stale_C, cap = microbatch.stale_C, config.rollout.stale_weight
@@ -117,14 +118,13 @@ def train(config: Config, run: Run) -> None:
                 grad_norm = finish_gradients(policy, config.optimiser.max_grad_norm)
                 update_metrics.append(reduce_stats(stats) | {"update/grad_norm": grad_norm})
                 guard_finite(update_metrics[-1]["loss/policy/sum"], grad_norm, microbatches, run.folder)
-                factor = rate_factor(
-                    config.optimiser, (step - 1) * updates + number, config.run.steps * updates
-                )
-                optimiser.step(factor)
+                place = (step - 1) * updates + number
+                optimiser.step(rate_factor(config.optimiser, place, config.run.steps * updates))
                 advance(1)
 
         metrics = rollout_metrics(scored_B, advantages_B) | mean_metrics(update_metrics)
         report.step(step, metrics, scored_B, advantages_B)
+        guards.check(step, metrics)
         last = step == config.run.steps
         if last or (config.evaluate.every and step % config.evaluate.every == 0):
             measure(step, config.evaluate.problems if last else config.evaluate.quick_problems)
