@@ -71,7 +71,7 @@ class Policy(nn.Module):
 
 
 def policy_logprobs(
-    policy: Policy, microbatch: MicroBatch, *, temperature: float, entropy: bool
+    policy: Policy, microbatch: MicroBatch, *, temperature: float, entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """log π(token) of the micro-batch's completion tokens at the sampling temperature, and the entropies of
     their distributions if asked for: two tensors [C], in nats, differentiable."""
@@ -108,7 +108,10 @@ def load_policy(config: PolicyConfig) -> Policy:
     _check(config)
     try:
         causal_lm = AutoModelForCausalLM.from_pretrained(
-            config.path, dtype=_storage_dtype(config), attn_implementation=config.attention
+            config.path,
+            dtype=_storage_dtype(config),
+            attn_implementation=config.attention,
+            use_safetensors=True,  # nothing is ever unpickled
         )
     except (OSError, ValueError) as error:  # no such folder or model; no such attention
         reason = str(error).splitlines()[0]
