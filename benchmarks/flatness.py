@@ -8,7 +8,6 @@ the start and after each quarter; then the processes and open files that are lef
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections import Counter, deque
@@ -78,6 +77,7 @@ def main() -> None:
     parser.add_argument("checks", type=int, nargs="?", default=20_000)
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
+    files = psutil.Process().num_fds()
     verifier = EmbeddedLean(
         workers=arguments.workers,
         batch_size=32,
@@ -106,9 +106,7 @@ def main() -> None:
     print(f"{sum(verdicts.values()) / seconds:.0f} checks/s on {arguments.workers} workers: {counts}")
     growth = (last.trainer_mb - first.trainer_mb, last.lean_mb - first.lean_mb)
     print(f"growth: this process {growth[0]:+.1f} MB, Lean's processes {growth[1]:+.1f} MB")
-    print(
-        f"left behind: {len(left)} processes, {len(os.listdir('/proc/self/fd')) - 4} open files above stdio"
-    )
+    print(f"left behind: {len(left)} processes, {psutil.Process().num_fds() - files} open files")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ def rollout_metrics(
         if judged:
             metrics[f"reward/mean/turn_{turn}"] = _mean([s.reward for s in judged])
     metrics |= {f"lean/{verdict.value}": float(verdicts[verdict]) for verdict in Verdict}
+    refused = [s.result.rule for s in scored_B if s.result and s.result.verdict is Verdict.REFUSED]
+    metrics |= {f"lean/refused/{rule}": float(hits) for rule, hits in Counter(refused).items()}
     counters = format_counters([(s.format, s.rollout.request.turn) for s in scored_B])
     return metrics | {name: float(value) for name, value in counters.items()}
 

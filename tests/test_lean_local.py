@@ -160,9 +160,11 @@ TROUBLE = {
 def test_what_repeats_is_the_proofs_and_what_comes_from_outside_is_not(
     fresh, tmp_path, monkeypatch, body, verdict, reason
 ):
-    verifier = fresh(workers=1, timeout_s=5.0 if "e: pass" in body else 3.0 if "sleep(9" in body else 60.0)
+    verifier = fresh(workers=1, timeout_s=8.0 if "e: pass" in body else 3.0 if "sleep(9" in body else 60.0)
     if verdict is Verdict.UNKNOWN:
         monkeypatch.setattr("core.lean.local.MAX_TRIES", 2)
+    if verdict is Verdict.TIMEOUT:
+        monkeypatch.setattr("core.lean.local.IDLE_SHARE", 0.0)  # a busy machine starves the loop
     body = "\n".join(["if 'TROUBLE' in text:", *(f"    {line}" for line in body.splitlines())])
     replace_lean(verifier, wrapped(tmp_path, verifier._project.lean, body))
     found = result(verifier, f"{PROOF} -- TROUBLE")

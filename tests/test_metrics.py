@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -57,6 +58,17 @@ def test_metrics_by_hand(scored_B: list[ScoredRollout]) -> None:
     line = step_line(12, metrics, {"rollout": 1.5})
     for words in ("step   12", "reward 0.333", "fresh 0.50", "fix 0.00", "proved 1", "unknown 1", "1.5s"):
         assert words in line
+
+
+def test_refusals_are_counted_by_rule(scored_B: list[ScoredRollout]) -> None:
+    rules = ("sorry", "set-option", "sorry")
+    refused = [
+        replace(scored_B[0], result=LeanResult("", Verdict.REFUSED, (), rule, 0.0), reward=0.0)
+        for rule in rules
+    ]
+    metrics = rollout_metrics([*scored_B, *refused], [0.0] * 7)
+    found = {name: value for name, value in metrics.items() if "refused" in name}
+    assert found == {"lean/refused": 3, "lean/refused/sorry": 2, "lean/refused/set-option": 1}
 
 
 def test_rows_are_flat_and_survive_parquet(

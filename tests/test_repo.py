@@ -133,6 +133,7 @@ def test_every_metric_of_the_golden_run_is_in_the_glossary() -> None:
     for name in sorted({name for line in metrics for name in line} - {"step"}):
         generic = re.sub(r"^format/\w+/turn_\d$", "format/<kind>/turn_<n>", name)
         generic = re.sub(r"^lean/\w+$", "lean/<verdict>", generic)
+        generic = re.sub(r"^lean/refused/[\w-]+$", "lean/refused/<rule>", generic)
         generic = re.sub(r"pass@(?!1$)\d+$", "pass@k", generic)
         short = re.sub(r"^.*(?=/(?:turn_1|max|pass@k)$)|^.*(?=_(?:low|dual)/mean$)", "", generic)
         short = short.removesuffix("/mean") if short.startswith("_") else short

@@ -93,6 +93,13 @@ WORD_RULES = (
         "variable variables include omit",
     ),
 )
+TEXT_RULES = (  # the rules that are about more than a word
+    ("characters", "can make Lean read another text than is seen"),
+    ("unreadable", "an unclosed comment or string, or a character that Lean never reads"),
+    ("quoted-name", "a name in « » can hold any text, also what looks like Lean's answer"),
+    ("set-option", "an option can change what Lean checks; two limits may be set"),
+)
+RULES = dict([(rule.name, rule.reason) for rule in WORD_RULES] + list(TEXT_RULES))
 _WORDS = {word: rule for rule in WORD_RULES for word in rule.words}
 
 OPTIONS = frozenset({"maxHeartbeats", "maxRecDepth"})
@@ -120,7 +127,7 @@ def scan(code: str, problem: Problem) -> Refusal | None:
             "characters",
             line,
             forged.start() - (code.rfind("\n", 0, forged.start()) + 1),
-            f"U+{ord(forged[0]):04X} can make Lean read another text than is seen",
+            f"U+{ord(forged[0]):04X} {RULES['characters']}",
         )
     tokens = list(significant_tokens(code))
     for i, token in enumerate(tokens):
@@ -134,7 +141,7 @@ def _broken_rule(tokens: Sequence[Token], i: int, problem: Problem) -> tuple[str
     """Name and reason of the rule that token `i` breaks."""
     token = tokens[i]
     if token.kind is TokenKind.ERROR:
-        return "unreadable", "an unclosed comment or string, or a character that Lean never reads"
+        return "unreadable", RULES["unreadable"]
     if token.kind not in (TokenKind.IDENTIFIER, TokenKind.KEYWORD, TokenKind.SYMBOL):
         return None
     word = token.text.removeprefix("_root_.")
@@ -145,7 +152,7 @@ def _broken_rule(tokens: Sequence[Token], i: int, problem: Problem) -> tuple[str
     if word.startswith(_META_NAMES):
         return "metaprogram", f"`{word}` runs code while Lean checks the proof"
     if "«" in word and token.text not in problem.statement:
-        return "quoted-name", "a name in « » can hold any text, also what looks like Lean's answer"
+        return "quoted-name", RULES["quoted-name"]
     if _LOOK_ALIKE.search(word) and token.text not in problem.statement:
         return "characters", f"`{word}` holds a letter that prints like another"
     if word == "set_option":
