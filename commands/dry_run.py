@@ -114,7 +114,7 @@ def _probes(config: Config, run: Run) -> dict[str, Callable[[], str]]:
         return f"held-out prompts of {min(lengths)} to {max(lengths)} tokens, {dropped} overlong"
 
     def lean() -> str:
-        verifier = make_verifier(config.lean)
+        verifier = make_verifier(config.lean, run.print)
         try:
             sick = verifier.healthy()
         finally:
