@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from core.config import Config, load_config
 from core.problems import Problem
 from core.prompts import load_tokenizer
-from core.rollout import Rollout, RolloutEngine, RolloutRequest
+from core.rollout import Rollout, RolloutRequest
 from core.rollout.endings import Endings
 from tests.golden.golden import EXPERIMENTS, GOLDEN
 
@@ -106,6 +106,6 @@ def golden_config(folder: Path, **overrides: object) -> Config:
     return load_config(Config, EXPERIMENTS / "drgrpo_tiny" / "config.yaml", plain)
 
 
-def with_weights(engine: Any) -> RolloutEngine:
+def with_weights(engine: Any) -> Any:
     engine.update_weights(parameters())
     return engine

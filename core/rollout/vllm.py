@@ -50,7 +50,7 @@ _check_version()
 for _name, _value in {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives in this process
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # each rank would bind itself to the same cores
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings are about uses that are not ours
     "VLLM_NO_USAGE_STATS": "1",  # nothing is sent anywhere
 }.items():
     os.environ.setdefault(_name, _value)
@@ -106,6 +106,7 @@ class VllmEngine:
                 logprobs_mode="processed_logprobs",
                 max_num_seqs=max_rows,
                 kv_cache_memory_bytes=kv_cache_bytes,
+                gpu_memory_utilization=0.01,  # decides nothing beside it, but is held against what is free
                 enable_prefix_caching=True,
                 block_size=None if self._gpu else 32,  # the CPU's smallest: short prompts are shared too
                 enforce_eager=not self._gpu,
@@ -120,6 +121,9 @@ class VllmEngine:
                 raise UserError(f"vLLM cannot be set up: {str(error).splitlines()[0]}") from error
         torch.set_num_threads = set_threads  # vLLM's CPU worker replaces it by nothing
         torch.set_num_threads(threads)
+        self._step = self._engine.step
+        if not self._gpu:  # or its helpers are compiled at first use: a minute, and a C++ compiler
+            self._step = torch.compiler.set_stance("force_eager")(self._step)
 
     def update_weights(self, parameters: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Take over the trainer's parameters one by one: vLLM holds one layer beside its own at a time."""
@@ -161,7 +165,7 @@ class VllmEngine:
         mine = set(requests)
         try:
             while self._engine.has_unfinished_requests():
-                for output in self._engine.step():
+                for output in self._step():
                     one = growing.get(output.request_id)
                     if one is not None and one.grow(output.outputs[0], self._endings):  # type: ignore[union-attr]
                         del growing[output.request_id]
