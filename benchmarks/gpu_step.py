@@ -129,7 +129,8 @@ def measure(name: str, head: str, budget: int, steps: int, device: torch.device)
     core.policy.selected_logprobs = rounded_head if head == "naive" else selected_logprobs
     core.losses.logprobs.NAIVE_UP_TO = 0  # so that the smoke run's small head is chunked too
     policy, clock = new_policy(shape, device), Clock(device)
-    settings = SimpleNamespace(name="adamw", learning_rate=2.0e-6, weight_decay=0.0, beta1=0.9, beta2=0.999)
+    rates = {"learning_rate": 2.0e-6, "temperature_learning_rate": None, "weight_decay": 0.0}
+    settings = SimpleNamespace(name="adamw", **rates, beta1=0.9, beta2=0.999)
     optimiser = make_optimiser(policy, settings)  # type: ignore[arg-type]
     made = sequences(budget, shape["vocab_size"])
     cut = {"token_budget": budget, "rank": 0, "world_size": 1, "device": device, "dtype": torch.float32}

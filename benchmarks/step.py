@@ -107,6 +107,7 @@ def run_ours(folder: Path, steps: int, padded: bool) -> dict:
         )
     )
     settings = {"name": "adamw", "learning_rate": RATE, "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999}
+    settings |= {"temperature_learning_rate": None}
     optimiser = make_optimiser(policy, SimpleNamespace(**settings))  # type: ignore[arg-type]
     cut = {"rank": 0, "world_size": 1, "device": policy.device, "dtype": torch.float32}
     bounds = {"clip_low": 0.2, "clip_high": 0.3, "dual_clip": None}
