@@ -140,7 +140,7 @@ class OptimiserConfig:
     name: Literal["adamw", "muon"]  # muon: matrices by Muon, the rest by AdamW
     learning_rate: float
     matrix_learning_rate: float | None  # Muon's
-    temperature_learning_rate: float | None  # of the gain before the head, moved as one; null: as the rest
+    temperature_learning_rate: float | None  # of the gain before the head; null: as the rest
     weight_decay: float
     beta1: float
     beta2: float

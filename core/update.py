@@ -34,9 +34,6 @@ class Optimiser:
         for one, rates in zip(self.optimisers, self.base_rates, strict=True):
             for group, rate in zip(one.param_groups, rates, strict=True):
                 group["lr"] = rate * rate_factor
-                for parameter in group["params"] if group.get("as_one") else ():
-                    if parameter.grad is not None:
-                        parameter.grad.fill_(parameter.grad.mean())
             one.step()
             one.zero_grad(set_to_none=True)
 
@@ -63,20 +60,10 @@ class Optimiser:
 def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:
     """config.name "adamw", or "muon": layers' matrices by Muon at matrix_learning_rate, the rest by AdamW.
 
-    Weight decay spares vectors (norm weights). Muon (Jordan et al., 2024) needs whole matrices: no fsdp; so
-    does temperature_learning_rate: the gain before the head is a policy's own inverse temperature, a number
-    on which samples agree long before they agree on its parts.
+    Weight decay spares vectors (norm weights). Muon (Jordan et al., 2024) needs whole matrices: no fsdp. The
+    gain of the norm before the head, a policy's own inverse temperature, may have a rate of its own.
     """
     parameters = list(policy.causal_lm.named_parameters())
-    apart = []
-    if config.temperature_learning_rate is not None:
-        gain = next(p for name, p in parameters if name.endswith("model.norm.weight"))
-        if isinstance(gain, DTensor):
-            raise UserError("optimiser.temperature_learning_rate needs policy.sharding none or ddp")
-        group = {"params": [gain], "weight_decay": 0.0, "as_one": True}
-        betas = (config.beta1, config.beta2)
-        apart = [torch.optim.AdamW([group], lr=config.temperature_learning_rate, betas=betas, fused=True)]
-        parameters = [(name, p) for name, p in parameters if p is not gain]
     matrices = [p for name, p in parameters if p.ndim == 2 and ".layers." in name]
     if config.name == "muon":
         if any(isinstance(p, DTensor) for p in matrices):
@@ -84,18 +71,26 @@ def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:
         if config.matrix_learning_rate is None:
             raise UserError("optimiser.matrix_learning_rate is missing: muon needs one (0.02, say)")
         in_muon = {id(p) for p in matrices}
-        rest = [p for _, p in parameters if id(p) not in in_muon]
+        rest = [(name, p) for name, p in parameters if id(p) not in in_muon]
         muon = torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=config.weight_decay)
-        return Optimiser([muon, _adamw(rest, config), *apart])
+        return Optimiser([muon, _adamw(rest, config)])
     if config.name != "adamw":
         raise UserError(f"optimiser.name {config.name!r}: expected adamw or muon")
-    return Optimiser([_adamw([p for _, p in parameters], config), *apart])
+    return Optimiser([_adamw(parameters, config)])
 
 
-def _adamw(parameters: list[nn.Parameter], config: OptimiserConfig) -> torch.optim.AdamW:
+def _adamw(parameters: Sequence[tuple[str, nn.Parameter]], config: OptimiserConfig) -> torch.optim.AdamW:
+    is_gain = {name: name.endswith("model.norm.weight") for name, _ in parameters}
+    vectors = [(name, p) for name, p in parameters if p.ndim < 2]
+    gain_rate = config.temperature_learning_rate
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for _, p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for name, p in vectors if not is_gain[name]], "weight_decay": 0.0},
+        {
+            "params": [p for name, p in vectors if is_gain[name]],
+            "weight_decay": 0.0,
+            "lr": config.learning_rate if gain_rate is None else gain_rate,
+        },
     ]
     betas = (config.beta1, config.beta2)
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)

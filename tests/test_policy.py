@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_policy import accumulate, distance, load_tiny, random_sequences, take_gradients, write_model
+from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM
 
 from core.config import OptimiserConfig, PolicyConfig
@@ -24,7 +25,7 @@ from core.update import (
     reduce_stats,
 )
 
-ADAMW = OptimiserConfig("adamw", 1.0e-2, None, 0.1, 0.9, 0.95, 1.0, "constant", 0)
+ADAMW = OptimiserConfig("adamw", 1.0e-2, None, None, 0.1, 0.9, 0.95, 1.0, "constant", 0)
 ALL = {"token_budget": 999, "rank": 0, "world_size": 1}
 CPU64 = {"device": torch.device("cpu"), "dtype": torch.float64}
 
@@ -98,9 +99,27 @@ def test_the_gradient_is_the_losss_slope(tied):
     assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-3)
 
 
+def kept_numbers(policy) -> int:
+    """How many numbers a forward pass keeps for its backward pass, parameters aside."""
+    parameters = {p.untyped_storage().data_ptr() for p in policy.parameters()}
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // 8
+        return tensor
+
+    (batch,) = pack(random_sequences(6), **ALL, **CPU64)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = policy_logprobs(policy, batch, temperature=1.0, entropy=False)
+    assert result[0].requires_grad
+    return sum(size for place, size in kept.items() if place not in parameters)
+
+
 def test_activation_checkpointing_and_the_chunked_head_change_no_gradient(folder, monkeypatch):
-    expected = gradients(load_tiny(folder))
-    assert distance(expected, gradients(load_tiny(folder, activation_checkpointing=True))) < 1e-12
+    expected, kept = gradients(load_tiny(folder)), kept_numbers(load_tiny(folder))
+    checkpointed = load_tiny(folder, activation_checkpointing=True)
+    assert distance(expected, gradients(checkpointed)) < 1e-12
+    assert kept_numbers(checkpointed) < 0.5 * kept
     monkeypatch.setattr("core.losses.logprobs.NAIVE_UP_TO", 0)
     monkeypatch.setattr("core.losses.logprobs.CHUNKS", {"cpu": (7, 20)})
     assert distance(expected, gradients(load_tiny(folder))) < 1e-10
@@ -114,7 +133,9 @@ def test_transformers_own_attention_sees_the_packing_too(tied):
 @pytest.mark.slow
 def test_compiled_layers_give_the_same_gradient(tied):
     expected = gradients(load_tiny(tied))
+    counters.clear()
     assert distance(expected, gradients(load_tiny(tied, compile=True))) < 1e-6  # norms fuse in float32
+    assert counters["stats"]["unique_graphs"] >= 1
 
 
 def test_old_logprobs_are_computed_only_where_needed(tied):
@@ -193,6 +214,22 @@ def test_muon_takes_the_layers_matrices_alone(tied):
         make_optimiser(policy, dataclasses.replace(config, matrix_learning_rate=None))
     with pytest.raises(UserError, match="expected adamw or muon"):
         make_optimiser(policy, dataclasses.replace(config, name="sgd"))
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_gain_before_the_head_can_have_its_own_rate(tied, name):
+    policy = load_tiny(tied)
+    config = dataclasses.replace(ADAMW, name=name, matrix_learning_rate=0.02, temperature_learning_rate=0.3)
+    optimiser = make_optimiser(policy, config)
+    before = {name: tensor.clone() for name, tensor in full_parameters(policy)}
+    accumulate(policy, random_sequences(5), "sft", token_budget=999)
+    optimiser.step(0.5)
+    for parameter, after in full_parameters(policy):  # Adam's first step has the length of its rate
+        moved = (after - before[parameter]).abs()
+        if parameter == "model.norm.weight":
+            torch.testing.assert_close(moved, torch.full_like(moved, 0.15), rtol=1e-4, atol=0.0)
+        elif after.ndim == 1:
+            assert float(moved.max()) <= 0.0051, parameter
 
 
 def test_optimiser_state_round_trip(tied, tmp_path):
