@@ -125,15 +125,15 @@ class ErrorFixCache:
 
 
 def step_requests(
-    stream: ProblemStream, cache: ErrorFixCache, tokenizer: Any, config: Config, step: int
+    stream: ProblemStream, cache: ErrorFixCache, tokenizer: Any, config: Config, step: int, count: int
 ) -> list[RolloutRequest]:
-    """The prompts of a step, each `group_size` times: failed attempts from the cache, the rest fresh.
+    """`count` prompts of a step, each `group_size` times: failed attempts from the cache, the rest fresh.
 
     While the cache holds too few attempts fresh problems take their places.
     """
-    wanted = round(config.rollout.prompts * config.error_fix.fraction)
+    wanted = round(count * config.error_fix.fraction)
     attempts = cache.take(wanted, derive_seed(config.run.seed, "error_fix", step))
-    fresh = stream.draw(step, config.rollout.prompts - len(attempts))
+    fresh = stream.draw(step, count - len(attempts))
     prompts = [(p, prompt_ids(tokenizer, p, config.prompt.style), 0) for p in fresh]
     prompts += [(a.problem, a.prompt_ids, 1) for a in attempts]
     return [

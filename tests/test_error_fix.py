@@ -121,9 +121,11 @@ def test_a_steps_requests(problem: Problem, tokenizer: Any) -> None:
     config = _config("rollout.prompts=4", "error_fix.fraction=0.5", "rollout.group_size=3")
     stream = ProblemStream([replace(problem, name=f"p{i}") for i in range(9)], config)
     cache = ErrorFixCache(10)
-    assert [r.turn for r in step_requests(stream, cache, tokenizer, config, 1)] == [0] * 12
+    assert [r.turn for r in step_requests(stream, cache, tokenizer, config, 1, config.rollout.prompts)] == [
+        0
+    ] * 12
     cache.add([_attempt(problem, name) for name in "xyz"])
-    requests = step_requests(stream, cache, tokenizer, config, 2)
+    requests = step_requests(stream, cache, tokenizer, config, 2, config.rollout.prompts)
     assert [r.turn for r in requests] == [0] * 6 + [1] * 6
     assert len({r.seed_key for r in requests}) == 12
     assert len({r.group for r in requests}) == 4

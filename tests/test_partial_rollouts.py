@@ -19,7 +19,7 @@ from core.run import Run
 from tests.golden.golden import run_golden
 from tests.rollout_engines import ENGINES, by_key, golden_config, make, requests, with_weights
 
-PROMPTS, SAMPLES, LIMIT = 3, 4, 48
+PROMPTS, SAMPLES, LIMIT = 4, 4, 48  # the golden config's prompts and group size
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
         yield run
 
 
-def _keyed(step: int) -> list[RolloutRequest]:
-    """A step's fresh requests."""
-    fresh = requests(PROMPTS, SAMPLES, seed=step)
+def _keyed(step: int, count: int) -> list[RolloutRequest]:
+    """`count` groups of a step's fresh requests."""
+    fresh = requests(count, SAMPLES, seed=step)
     return [
         replace(one, group=f"{step}/{one.group}", seed_key=("train", step, *one.seed_key[1:]))
         for one in fresh
@@ -41,7 +41,8 @@ def _keyed(step: int) -> list[RolloutRequest]:
 def _steps(run: Run, engine: Any, partial: PartialRollouts, steps: range) -> list[list[Rollout]]:
     found = []
     for step in steps:
-        asked = partial.requests(_keyed(step))
+        asked = partial.requests(_keyed(step, partial.room))
+        assert len({one.group for one in asked}) == PROMPTS
         budget = run.config.rollout.token_budget  # type: ignore[attr-defined]
         rollouts = list(partial.whole_groups(engine.generate(asked, LIMIT, 1.0, 1.0), step))
         assert sum(one.share or 0 for one in asked) <= budget
@@ -72,7 +73,7 @@ def test_groups_come_whole_with_their_segments(name: str, run: Run) -> None:
             assert one.finish_reason in ("stop", "length")
         assert all(len(members) == SAMPLES for members in groups.values())
     assert late, "some groups took more than one step"
-    # In a steady state as many groups end as begin; those begun first are not starved.
+    # Ten tokens a rollout and step, and more where some have ended: 48 take five steps at most.
     assert {one.request.group for rollouts in steps for one in rollouts} >= {
         f"1/g{n}" for n in range(PROMPTS)
     }
@@ -81,7 +82,9 @@ def test_groups_come_whole_with_their_segments(name: str, run: Run) -> None:
 def test_pauses_do_not_change_what_is_sampled(run: Run) -> None:
     """With weights at rest and a uniform number a position, cut and uncut completions are equal."""
     engine = with_weights(make("transformers"))
-    uncut = by_key(engine.generate([one for step in (1, 2) for one in _keyed(step)], LIMIT, 1.0, 1.0))
+    uncut = by_key(
+        engine.generate([one for step in (1, 2) for one in _keyed(step, PROMPTS)], LIMIT, 1.0, 1.0)
+    )
     steps = _steps(run, engine, PartialRollouts(run.config, run), range(1, 9))  # type: ignore[arg-type]
     cut = {one.request.seed_key: one for rollouts in steps for one in rollouts}
     both = cut.keys() & uncut.keys()
@@ -107,7 +110,7 @@ def test_the_state_goes_through_json(run: Run) -> None:
 def test_old_tokens_are_marked_for_the_loss(run: Run) -> None:
     engine = with_weights(make("transformers"))
     partial = PartialRollouts(run.config, run)  # type: ignore[arg-type]
-    rollouts = _steps(run, engine, partial, range(1, 7))[-1]
+    rollouts = [one for rollouts in _steps(run, engine, partial, range(1, 7)) for one in rollouts]
     (sequences,) = train_sequences(rollouts, [1.0] * len(rollouts), 1)
     stale = {s.token_ids: s.stale_tokens for s in sequences}
     assert any(stale.values())

@@ -22,14 +22,21 @@ class PartialRollouts:
     """The rollouts of groups that are not whole yet: paused ones, and finished ones that wait for those.
 
     A group is judged and learnt from once all of its members are finished, for its baseline is their mean.
+    `rollout.prompts` groups are on their way at any time, so what is old is never older than the steps that
+    the longest completion takes; a step may learn from fewer groups, with the loss's constant as ever.
     The state is the same on every rank, and so a step's requests do not depend on the number of ranks.
     """
 
     def __init__(self, config: Config, run: Run) -> None:
         self._budget = config.rollout.token_budget
-        self._group_size = config.rollout.group_size
+        self._prompts, self._group_size = config.rollout.prompts, config.rollout.group_size
         self._run = run
         self._held: list[Rollout] = []
+
+    @property
+    def room(self) -> int:
+        """Prompts that a step may begin."""
+        return self._prompts - len({rollout.request.group for rollout in self._held})
 
     def requests(self, fresh_B: Sequence[RolloutRequest]) -> list[RolloutRequest]:
         """A step's requests: what is unfinished goes on, then `fresh_B`, each with the same share."""

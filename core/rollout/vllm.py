@@ -112,7 +112,7 @@ class VllmEngine:
                 enforce_eager=not self._gpu,
                 enable_sleep_mode=self._gpu,
                 tensor_parallel_size=tensor_parallel,
-                distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
+                distributed_executor_backend="external_launcher" if "RANK" in os.environ else "uni",
                 disable_log_stats=True,
             )
             try:

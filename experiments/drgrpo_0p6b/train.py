@@ -85,7 +85,7 @@ def train(config: Config, run: Run) -> None:
         if run.stopping:
             return
         # Half failed attempts, half fresh problems; each rollout goes to Lean the moment it is finished.
-        requests_B = held.requests(step_requests(stream, cache, tokenizer, config, step))
+        requests_B = held.requests(step_requests(stream, cache, tokenizer, config, step, held.room))
         mine = run.share(requests_B, key=lambda request: request.group)
         with run.phase("rollout", total=len(mine)) as advance:
             sync.update(step)
