@@ -138,7 +138,7 @@ def _storage_dtype(config: PolicyConfig) -> torch.dtype:
 def prepare_policy(causal_lm: Any, config: PolicyConfig) -> Policy:
     """`load_policy` for a model that is already in memory, in the dtype its parameters are to be kept in."""
     if config.activation_checkpointing:
-        causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
+        causal_lm.activation_checkpointing_enable({"use_reentrant": False})
     causal_lm.train()
     if config.compile:
         for layer in causal_lm.model.layers:

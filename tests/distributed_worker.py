@@ -61,7 +61,7 @@ def main(model: str, folder: str, rank: int, world_size: int) -> None:
     policy = load_tiny(Path(model), "fsdp", cpu_offload=True)
     save_policy(policy, _NoTokenizer(), Path(folder) / "saved_offload")
     policy = load_tiny(Path(model), "fsdp", "bfloat16", activation_checkpointing=True)
-    accumulate(policy, random_sequences(5), "drgrpo", token_budget=30, rank=rank, world_size=world_size)
+    accumulate(policy, random_sequences(5), "drgrpo", token_budget=999, rank=rank, world_size=world_size)
     norm = finish_gradients(policy, max_norm=1e9)
     torch.save((take_gradients(policy), norm), f"{folder}/bfloat16_{rank}.pt")
     save_policy(policy, _NoTokenizer(), Path(folder) / "saved")

@@ -143,6 +143,8 @@ def test_no_tensor_of_all_tokens_by_the_vocabulary_exists():
 
 def test_the_path_is_chosen_by_size(monkeypatch):
     data = inputs(8, 4, 30, torch.float64)
+    logprobs_C, _ = selected_logprobs(*data, temperature=0.8, entropy=False)
+    assert "ChunkedLogprobs" not in str(logprobs_C.grad_fn)
     before = outcome(selected_logprobs, *data, entropy=True, temperature=0.8)
     monkeypatch.setattr(logprobs, "NAIVE_UP_TO", 0)
     after = outcome(selected_logprobs, *data, entropy=True, temperature=0.8)

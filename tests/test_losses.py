@@ -353,7 +353,7 @@ def test_importance_corrections_by_hand():
     by_token_C = token_mismatch(old_C, sampler_C, mask_C)
     by_sequence_C = sequence_mismatch(old_C, sampler_C, mask_C, sequence_C, 2)
     assert truncated_weights(by_token_C, cap=1.5).tolist() == pytest.approx([1.5, 0.5, 1.5, 1, 1])
-    assert masked_weights(by_token_C, low=0.4, high=2.5).tolist() == pytest.approx([2, 0.5, 0, 1, 1])
+    assert masked_weights(by_token_C, low=0.6, high=2.5).tolist() == pytest.approx([2, 0, 0, 1, 1])
     assert truncated_weights(by_sequence_C, cap=1.5).tolist() == pytest.approx([1, 1, 1.5, 1.5, 1.5])
     assert masked_weights(by_sequence_C, low=0.4, high=2.5).tolist() == pytest.approx([1, 1, 0, 0, 0])
     stats = mismatch_stats(old_C, sampler_C, mask_C, torch.tensor([0, 1, 0, 1, 2]), limit=2)

@@ -235,6 +235,11 @@ def test_loads_are_balanced():
         assert len(by_rank[0]) <= fewest + 1
         for at_once in zip(*by_rank, strict=True):
             assert max(at_once) < 1.1 * min(at_once)
+    # Four micro-batches of 20, 20, 3 and 3 tokens on two ranks: none waits with its 3 for the other's 20.
+    sequences = [TrainSequence((1,) * size, 1, 1.0, (), 1.0) for size in (3, 20, 20, 3)]
+    for rank in (0, 1):
+        batches = pack(sequences, token_budget=20, rank=rank, world_size=2, **CPU64)
+        assert [len(batch.tokens_T) for batch in batches] == [20, 3]
 
 
 def test_bad_input_is_named():

@@ -41,7 +41,11 @@ def world(model: Path, tmp_path_factory: pytest.TempPathFactory, request) -> tup
         subprocess.Popen([*command, str(rank), str(request.param)], env=environment, stderr=subprocess.PIPE)
         for rank in range(request.param)
     ]
-    errors = [worker.communicate(timeout=250)[1].decode()[-3000:] for worker in workers]
+    try:
+        errors = [worker.communicate()[1].decode()[-3000:] for worker in workers]
+    finally:  # pytest's own limit, or Ctrl-C: leave no process behind
+        for worker in workers:
+            worker.kill()
     assert not any(worker.returncode for worker in workers), "\n".join(errors)
     return request.param, folder
 
@@ -98,6 +102,9 @@ def test_bfloat16_with_float32_masters_and_checkpointing_is_near_float64(model, 
         top = "model.norm.weight"
         cosine = torch.cosine_similarity(gradient[top].double(), expected[top], dim=0)
         assert cosine > 0.99
+        assert distance(expected, {name: g.double() for name, g in gradient.items()}) > 1e-4  # it is bfloat16
+        # One micro-batch a rank: a sum over ranks in bfloat16 would give bfloat16 numbers.
+        assert not all(torch.equal(g, g.bfloat16().float()) for g in gradient.values())
 
 
 @pytest.mark.parametrize("name", ["saved", "saved_offload"])
@@ -116,6 +123,7 @@ def test_fsdp_works_in_one_process_without_torchrun(model, offload):
         "from pathlib import Path; from torch.distributed.fsdp import FSDPModule\n"
         "from tiny_policy import *; from core.update import finish_gradients\n"
         f"policy = load_tiny(Path({str(model)!r}), 'fsdp', cpu_offload={offload})\n"
+        "assert policy.causal_lm.lm_head.weight is policy.causal_lm.model.embed_tokens.weight\n"
         "for module in policy.modules():\n"
         "    if isinstance(module, FSDPModule):\n"  # on a CPU no number tells whether it offloads
         "        for group in module._get_fsdp_state()._fsdp_param_groups:\n"
