@@ -64,9 +64,16 @@ def _code_lines(file: Path) -> int:
     return len(code - documentation)
 
 
+CEILINGS = {"lean": 2_300, "format_checks": 900, "the loop": 3_500}
+"""Of CONTRIBUTING.md, in lines of code; the loop is all of core beside the two rooms."""
+
+
 def test_core_stays_small() -> None:
-    """The ceiling of CONTRIBUTING.md, in lines of code."""
-    assert sum(map(_code_lines, CORE)) <= 4500
+    lines = dict.fromkeys(CEILINGS, 0)
+    for file in CORE:
+        room = file.relative_to(ROOT / "core").parts[0]
+        lines[room if room in lines else "the loop"] += _code_lines(file)
+    assert all(lines[room] <= ceiling for room, ceiling in CEILINGS.items()), lines
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
