@@ -79,8 +79,8 @@ def derived_quantities(config: Config, world_size: int, parameters: float) -> di
         gib = 2**30
         place = " in host memory" if config.policy.cpu_offload else ""
         derived["memory a rank"] = (
-            f"{training / gib:.1f} GiB weights, gradients and optimiser{place} + {engine / gib:.1f} GiB engine's "
-            "weights; activations and cache come on top"
+            f"{training / gib:.1f} GiB weights, gradients and optimiser{place} + {engine / gib:.1f} GiB "
+            "engine's weights; activations and cache come on top"
         )
     return derived
 
