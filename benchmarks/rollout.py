@@ -71,7 +71,7 @@ def measure(arm: str, folder: Path, prompts: int, new: int, turns: int) -> list[
 
         @torch.inference_mode()
         def sample(count: int) -> int:
-            found = model.generate(ids, torch.ones_like(ids), max_new_tokens=count, **settings)
+            found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **settings)
             return (found.shape[1] - ids.shape[1]) * len(ids)
     else:
         tokenizer = _NoText()
