@@ -1,6 +1,6 @@
 """Shows that a verifier's memory stays flat and nothing outlives it: python benchmarks/flatness.py [CHECKS].
 
-Sends distinct texts (two thirds proofs, a third wrong, and in each quarter refused ones and one on which Lean
+Sends distinct texts (two thirds proofs, a third wrong, refused ones in each quarter, and one on which Lean
 dies) through the embedded Lean's pool and prints the memory of the trainer's side and of Lean's processes at
 the start and after each quarter; then the processes and open files that are left.
 """
@@ -56,10 +56,9 @@ def figures(checks: int) -> Figures:
     return Figures(checks, here.memory_info().rss / 2**20, lean, here.num_fds())
 
 
-def odd_checks(mark: str) -> list[LeanCheck]:
-    """Texts that are refused, and one that asks for more memory than there is."""
-    refused = [LeanCheck(str(i), HUNGRY, f"{HUNGRY.statement} sorry -- {mark} {i}") for i in range(10)]
-    return [*refused, LeanCheck("hungry", HUNGRY, f"{HUNGRY.statement} rfl -- {mark}")]
+def refused_checks(mark: str) -> list[LeanCheck]:
+    """Texts that are refused."""
+    return [LeanCheck(str(i), HUNGRY, f"{HUNGRY.statement} sorry -- {mark} {i}") for i in range(10)]
 
 
 def feed(verifier: EmbeddedLean, checks: list[LeanCheck], verdicts: Counter[Verdict]) -> None:
@@ -88,13 +87,15 @@ def main() -> None:
     )
     verdicts: Counter[Verdict] = Counter()
     children: set[int] = set()
+    dying = [LeanCheck("hungry", HUNGRY, f"{HUNGRY.statement} rfl")]  # asks for more memory than there is
     stops = [arguments.checks * quarter // 4 for quarter in (1, 2, 3, 4)]
     feed(verifier, make_checks(WARM_UP, "warm"), Counter())
     print(first := figures(0), flush=True)
     start, done = time.monotonic(), 0
     for stop in stops:
         mark = f"to {stop}"
-        feed(verifier, make_checks(stop - done, mark) + odd_checks(mark), verdicts)
+        feed(verifier, make_checks(stop - done, mark) + refused_checks(mark) + dying, verdicts)
+        dying = []
         children |= {child.pid for child in psutil.Process().children(recursive=True)}
         done = stop
         print(last := figures(done), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,17 @@ def test_logprobs_small():
     gaps = [float(word.rstrip(",")) for word in line.split() if "e-" in word]
     assert len(gaps) == 3
     assert max(gaps) < 1e-4
+
+
+def test_flatness_small():
+    output = run("flatness.py", "120", "--workers", "1").splitlines()
+    assert output[-1] == "left behind: 0 processes, 0 open files"
+    assert " 80 proved, 40 refused, 40 failed" in output[-3]
+    lean_mb = float(re.search(r"Lean's processes ([+-][\d.]+) MB", output[-2])[1])
+    assert lean_mb < 10  # a zygote that kept what its children read would hold megabytes a check
+
+
+def test_overlap_small():
+    output = run("overlap.py", "--batch", "16", "--turns", "1", "--max-new-tokens", "160")
+    assert "together / slower half: median" in output
+    assert int(re.search(r"batch 16: (\d+) rollouts reached Lean", output)[1]) > 0

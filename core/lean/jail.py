@@ -226,7 +226,10 @@ def clean(answer):
 def main():
     settings = json.loads(sys.argv[1])
     jail = (ReplJail if settings["repl"] else Jail)(settings)
-    confined = jail.libc.syscall(CREATE_RULESET, None, 0, 1) >= 1
+    trial = os.fork()
+    if trial == 0:
+        os._exit(0 if confine(jail.libc, [], []) else 1)
+    confined = os.waitpid(trial, 0)[1] == 0
     print(json.dumps({"no_network": jail.no_network, "confined": confined}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)

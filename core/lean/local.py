@@ -189,6 +189,9 @@ class LocalLean:
 
     def _start(self, index: int) -> Jail:
         jail = Jail(self._settings)
+        holes = [what for what, shut in (("network", jail.no_network), ("disk", jail.confined)) if not shut]
+        if holes:  # said wherever the verifier is named, from the canaries on
+            self.name = f"local (this machine cannot shut Lean out of the {' and the '.join(holes)})"
         with self._lock:
             self._jails[index], closed = jail, self._closed
         if closed:

@@ -105,6 +105,7 @@ class Jail(LeanProcess):
         """`settings`: command, environment, readable (paths Lean may read), repl (whether the command is
         one), recycle_after, memory_mb, max_output_bytes."""
         self._scratch = tempfile.TemporaryDirectory(prefix="lean-drgrpo-", ignore_cleanup_errors=True)
+        self._start_s = IMPORT_TIMEOUT_S if settings["repl"] else 0.0
         more = {"parent": os.getpid(), "scratch": self._scratch.name, "start_timeout_s": IMPORT_TIMEOUT_S}
         root = str(Path(__file__).parents[2])
         command = [sys.executable, "-S", "-P", "-m", "core.lean.jail", json.dumps(settings | more)]
@@ -113,7 +114,7 @@ class Jail(LeanProcess):
     def run(self, imports: str, text: str, timeout_s: float) -> dict[str, Any]:
         """Check one text; see `as_answer` in zygote.py. Raises LeanProcessError."""
         request = _line(imports=imports, text=text, timeout_s=timeout_s)
-        return self._exchange(request, timeout_s + IMPORT_TIMEOUT_S + ANSWER_SLACK_S)
+        return self._exchange(request, timeout_s + self._start_s + ANSWER_SLACK_S)
 
     def close(self) -> None:
         super().close()

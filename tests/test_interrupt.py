@@ -1,0 +1,54 @@
+"""Ctrl-C in the middle of a rollout phase ends the run at once and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+GOLDEN = Path(__file__).parent / "golden"
+TRAIN = GOLDEN.parents[1] / "experiments" / "drgrpo_tiny" / "train.py"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_rollout_phase_leaves_no_process(tmp_path: Path, how: signal.Signals) -> None:
+    text = (GOLDEN / "overrides.yaml").read_text(encoding="utf-8").replace("{golden}", str(GOLDEN))
+    values = yaml.safe_load(text) | {
+        "run.folder": tmp_path / "run",
+        "evaluate.problems": 1,
+        "rollout.group_size": 400,  # a rollout phase that lasts until it is interrupted
+        "rollout.max_rows": 16,
+    }
+    arguments = [f"{key}={'null' if value is None else value}" for key, value in values.items()]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    run = subprocess.Popen(
+        [sys.executable, str(TRAIN), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    try:
+        while not (
+            metrics.exists() and metrics.read_text().count("\n")
+        ):  # after step 0's evaluation it samples
+            assert run.poll() is None, run.communicate()[0][-2000:]
+            time.sleep(0.1)
+        processes = psutil.Process(run.pid).children(recursive=True)
+        assert any("zygote.py" in " ".join(p.cmdline()) for p in processes if p.is_running())
+        run.send_signal(how)
+        run.communicate(timeout=120)
+    finally:
+        run.kill()
+    assert run.returncode not in (0, None)
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+    assert metrics.read_text().count("\n") == 1  # nothing was written of the step that did not end
