@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,26 @@ FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["experiments.drgrpo_tiny.train", "transformers.models.qwen3.modeling_qwen3"])
 
 
-def run_script(arguments: list[str], environment: dict[str, str], log: str, stacks: str) -> None:
-    """Run a script as a process of its own would; on SIGUSR1 it writes where it is, for aimed kills."""
+def start_ranks(count: int, target: Callable[..., None], *arguments: Any) -> list[Any]:
+    """`target(*arguments)` in `count` processes that are ranks of one process group to be."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    ranks = []
+    for rank in range(count):
+        environment = place | {"WORLD_SIZE": str(count), "RANK": str(rank)}
+        ranks.append(FORK.Process(target=as_rank, args=(environment, target, arguments)))
+        ranks[-1].start()
+    return ranks
+
+
+def as_rank(environment: dict[str, str], target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     os.setsid()
     os.environ.update(environment)
+    target(*arguments)
+
+
+def run_script(arguments: list[str], log: str, stacks: str) -> None:
+    """Run a script as a process of its own would; on SIGUSR1 it writes where it is, for aimed kills."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -89,18 +106,7 @@ class LiveRun:
         self.stacks.unlink(missing_ok=True)
         self.log.unlink(missing_ok=True)
         command = golden_command("drgrpo_tiny", folder, **overrides)[1:]
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-        place |= {"WORLD_SIZE": str(processes)}
-        self.ranks = [
-            FORK.Process(
-                target=run_script,
-                args=(command, place | {"RANK": str(rank)}, str(self.log), str(self.stacks)),
-            )
-            for rank in range(processes)
-        ]
-        for process in self.ranks:
-            process.start()
+        self.ranks = start_ranks(processes, run_script, command, str(self.log), str(self.stacks))
         self.process = self.ranks[0]
 
     @property

@@ -4,11 +4,13 @@ A checkpoint is a folder `checkpoints/step_00012`:
 - `shard-*.safetensors`: parameters and optimiser state, each rank's part, by torch.distributed.checkpoint,
   which cuts them anew for another number of ranks, or from ddp to fsdp;
 - `rank_*.json`: each rank's random states; further ranks take over those of the ranks there were;
-- `state.json`: step, the state of the objects given to the Checkpointer, sizes of the files that grow;
+- `state.json`: step, config hash, the state of the objects given to the Checkpointer, sizes of the files
+  that grow;
 - `manifest.json`: the SHA-256 of each of these; written last, before the folder gets its name.
 Learning rates, problem order and sampling seeds are functions of the seed and the step: nothing to save.
-Nothing is ever unpickled. What is trusted is the run's folder, which is private to its user: checksums find
-damage, not malice. All ranks must see the folder under the same path.
+No file is ever unpickled (ranks of one job do exchange pickled objects, over their own connections). What
+is trusted is the run's folder, which is private to its user: checksums find damage, not malice. All ranks
+must see the folder under the same path.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
+from core.config import config_hash
 from core.errors import UserError
 from core.folder import write_whole
 from core.policy import Policy
@@ -94,6 +97,7 @@ class Checkpointer:
                 return step
             state = {
                 "step": step,
+                "config_hash": config_hash(run.config),
                 "processes": run.world_size,
                 "objects": {name: self._state(one) for name, one in self.objects.items()},
                 "files": run.files.sizes() if run.rank == 0 else {},

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
@@ -183,21 +185,27 @@ def full_parameters(policy: Policy) -> Iterator[tuple[str, Tensor]]:
         yield name, part.full_tensor() if isinstance(part, DTensor) else part
 
 
-def save_policy(policy: Policy, tokenizer: Any, folder: Path) -> None:
+def save_policy(policy: Policy, tokenizer: Any, folder: Path, *, must: bool = True) -> None:
     """Write the model (safetensors, in its parameters' dtype) and tokenizer as a Hugging Face folder.
 
     To be called on every rank; the first writes and all return when `folder` is complete. An interrupted
-    write leaves no half-written `folder`.
+    write leaves no half-written `folder`. What a full disk refuses is an error, or told if not `must`.
     """
     first = not dist.is_initialized() or dist.get_rank() == 0
     state = {name: tensor.to("cpu", copy=True) for name, tensor in full_parameters(policy) if first}
     if first:
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        policy.causal_lm.save_pretrained(partial, state_dict=state)
-        tokenizer.save_pretrained(partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        try:
+            policy.causal_lm.save_pretrained(partial, state_dict=state)
+            tokenizer.save_pretrained(partial)
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            if must:
+                raise
+            print(f"WARNING: {folder} is not saved: {error}", file=sys.stderr)
     if dist.is_initialized():
         dist.barrier()
 

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -57,8 +58,11 @@ def launch(
                 run.close_folder()
     except UserError as error:
         if int(os.environ.get("RANK", 0)) == 0:
-            print(f"error: {error}", file=sys.stderr)
+            print(redact(f"error: {error}"), file=sys.stderr)
         sys.exit(2)
+    except Exception:  # a traceback is a log too: no keys in it
+        print(redact(traceback.format_exc()), file=sys.stderr)
+        sys.exit(1)
 
 
 class Run:
@@ -76,6 +80,7 @@ class Run:
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
         self.seconds: dict[str, float] = {}
         self._phase = "start-up"
+        self._bar_is_up = False
         self.console = Console(stderr=False, soft_wrap=True, quiet=self.rank != 0)
         self.files = Folder(self.folder, self.print)
         self.opened = False
@@ -149,7 +154,10 @@ class Run:
 
     def agree_on_stop(self) -> None:
         """Have all ranks know whether one of them was asked to stop."""
-        self.stopping = any(self.gather([self._stop_signal.asked]))
+        asked = torch.tensor(int(self._stop_signal.asked))
+        if self.world_size > 1:
+            dist.all_reduce(asked)
+        self.stopping = bool(asked)
 
     def pause(self, reason: str) -> None:
         """Wait, with all ranks, until the user creates the file `continue` in the folder or SIGTERM comes."""
@@ -211,7 +219,8 @@ class Run:
         done = 0
         finished = threading.Event()
         bar: Progress | None = None
-        if self.rank == 0 and self.console.is_terminal:
+        if self.rank == 0 and self.console.is_terminal and not self._bar_is_up:
+            self._bar_is_up = True
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
             task = bar.add_task(name, total=total)
@@ -239,6 +248,7 @@ class Run:
             finished.set()
             if bar is not None:
                 bar.stop()
+                self._bar_is_up = False
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def _tick(self, phase: str) -> None:

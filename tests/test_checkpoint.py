@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import random
 import resource
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import checkpoint_worker
 import numpy as np
 import pytest
 import torch
 from checkpoint_worker import tiny_config
+from safetensors import SafetensorError
 from tiny_policy import accumulate, random_sequences, write_model
 
+from benchmarks.survival import start_ranks
+from commands.report import Report
 from core.checkpoint import Checkpointer
 from core.error_fix import ErrorFixCache, FailedAttempt
 from core.errors import UserError
-from core.policy import Policy, load_policy
+from core.evaluate import Outcome
+from core.policy import Policy, load_policy, save_policy
 from core.problems import Problem
 from core.run import Run
 from core.update import Optimiser, finish_gradients, make_optimiser
@@ -234,6 +238,22 @@ def test_a_full_disk_is_told_and_survived(
     assert len(list((folder / "rollouts").iterdir())) == 3
 
 
+def test_a_policy_that_a_full_disk_refuses(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class NoTokenizer:
+        def save_pretrained(self, folder: Path) -> None:
+            (folder / "tokenizer.json").write_text("{}")
+
+    folder = tmp_path / "policies" / "step_00001"
+    with trained(model, tmp_path / "run") as run, file_size_limit(3000):
+        save_policy(run.policy, NoTokenizer(), folder, must=False)
+        assert "step_00001 is not saved" in capsys.readouterr().err
+        with pytest.raises((OSError, SafetensorError)):
+            save_policy(run.policy, NoTokenizer(), folder)
+        assert list(folder.parent.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("saved", "restored"),
     [(("fsdp", 2), ("fsdp", 1)), (("ddp", 2), ("fsdp", 2)), (("fsdp", 2), ("ddp", 2))],
@@ -243,12 +263,10 @@ def test_another_number_of_ranks_and_another_sharding(
     model: Path, tmp_path: Path, saved: tuple[str, int], restored: tuple[str, int]
 ) -> None:
     for mode, (sharding, processes) in (("save", saved), ("compare", restored)):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={processes}", str(Path(__file__).with_name("checkpoint_worker.py"))]
-        command += [mode, str(model), str(tmp_path / "run"), sharding]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
-        assert done.returncode == 0, done.stderr[-3000:]
+        ranks = start_ranks(processes, checkpoint_worker.main, mode, model, tmp_path / "run", sharding)
+        for rank in ranks:
+            rank.join()
+        assert [rank.exitcode for rank in ranks] == [0] * processes
 
 
 def _calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
@@ -283,3 +301,18 @@ def test_the_cache_is_its_state() -> None:
     copy.load_state_dict(cache.state_dict())
     assert copy.take(1, seed=5) == cache.take(1, seed=5)
     assert len(copy) == len(cache) == 2
+
+
+def test_the_best_evaluation_is_by_the_problems_that_all_had(model: Path, tmp_path: Path) -> None:
+    """pass@1 over the first two problems: (0 + 1)/2 = 0.5, (1 + 0.5)/2 = 0.75, 0.75 again: the first
+    counts. Over all five problems step 0 would have been the best, with 0.8."""
+    with Run(tiny_config(model, tmp_path / "run"), "test") as run:
+        report = Report(run, None, samples=2)
+        assert report.best_step() is None
+        counts = {0: (0, 2, 2, 2, 2), 5: (2, 1), 10: (1, 2)}
+        for step, proved in counts.items():
+            report.evaluations[step] = [Outcome(str(n), 2, p, 0, 0, 0, 0) for n, p in enumerate(proved)]
+        assert report.best_step() == 5
+        copy = Report(run, None, samples=2)
+        copy.load_state_dict(json.loads(json.dumps(report.state_dict())))
+        assert copy.evaluations == report.evaluations

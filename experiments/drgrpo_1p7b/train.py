@@ -129,7 +129,7 @@ def train(config: Config, run: Run) -> None:
         if last or (config.evaluate.every and step % config.evaluate.every == 0):
             measure(step, config.evaluate.problems if last else config.evaluate.quick_problems)
         if last or (config.run.save_every and step % config.run.save_every == 0):
-            save_policy(policy, tokenizer, run.folder / "policies" / f"step_{step:05d}")
+            save_policy(policy, tokenizer, run.folder / "policies" / f"step_{step:05d}", must=last)
         checkpoint.save(step, best=report.best_step(), last=last)
     report.finish()
 

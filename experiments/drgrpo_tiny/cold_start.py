@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from core.checkpoint import Checkpointer
 from core.config import OptimiserConfig, PolicyConfig, RunConfig, to_yaml
 from core.errors import UserError
 from core.losses.sft import sft_loss
@@ -127,8 +128,11 @@ def train(config: Config, run: Run) -> None:
     run.barrier()
     policy = load_policy(config.policy)
     optimiser = make_optimiser(policy, config.optimiser)
+    checkpoint = Checkpointer(run, policy, optimiser, {})
+    done = checkpoint.restore() or 0
     with run.phase("cold start", total=config.run.steps) as advance:
-        for update in range(config.run.steps):
+        advance(done)
+        for update in range(done, config.run.steps):
             batch = draw(sequences, update / config.run.steps, update, config)
             normaliser = completion_tokens(batch)
             stats = []
@@ -153,6 +157,9 @@ def train(config: Config, run: Run) -> None:
                 run.print(f"update {update + 1:>5} | loss {metrics['policy/nll/mean']:.3f}")
             run.log(update + 1, metrics)
             advance(1)
+            checkpoint.save(update + 1, best=None)
+            if run.stopping:
+                return
     save_policy(policy, tokenizer, Path(config.policy.path))
     run.print(f"policy: {config.policy.path}")
 
