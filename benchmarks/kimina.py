@@ -1,8 +1,8 @@
-"""Throughput against kimina_client's own `check` on one server: python benchmarks/kimina.py [SNIPPETS].
+"""Throughput against kimina_client's own `check` on one server: python benchmarks/kimina.py [SNIPPETS] [S].
 
 The snippets are right and wrong proofs with some that never end and some that kill Lean. Prints snippets a
-second of both, their ratio, and how many snippets each judged wrongly or not at all. Ours does more for its
-verdicts: it asks again about every timeout and crash, and for a known theorem behind it.
+second of both, their ratio, and how many snippets each judged wrongly or not at all. S is the timeout. Ours
+does more for its verdicts: it asks again about every timeout and crash, and for a known theorem behind it.
 """
 
 # ruff: noqa: E402  (the stack of the tests is found by its path)
@@ -25,7 +25,7 @@ from kimina_stack import make_environment, serving
 from core.lean.kimina import AsyncKiminaClient, KiminaLean, Snippet
 from core.lean.verdict import LeanCheck, Verdict
 
-TIMEOUT_S = 10
+TIMEOUT_S = int((sys.argv[1:] + ["200", "10"][len(sys.argv) - 1 :])[1])
 REPLS = 2
 KINDS = {
     "right": (SWAP, PROOF, Verdict.PROVED, "valid"),

@@ -25,12 +25,13 @@ from core.config import LeanConfig
 from core.errors import UserError
 from core.lean import kimina
 from core.lean.backends import make_verifier
-from core.lean.intake import Job
 from core.lean.kimina import KiminaLean, Request
 from core.lean.snippets import ServerFault, assemble, goals_before, read_answer, sendable, split_header
 from core.lean.verdict import LeanCheck, LeanResult, Verdict
 from core.problems import Problem
 
+WAIT_S = 1100  # a machine that is busy with other things checks forty texts in minutes
+pytestmark = pytest.mark.timeout(1200)
 SETTINGS = {"slots": 2, "timeout_s": 60.0, "max_output_bytes": 400_000, "cache_entries": 1000}
 
 
@@ -82,7 +83,7 @@ def check(code: str, problem: Problem = SWAP, **more: Any) -> LeanCheck:
 
 
 def result(verifier: KiminaLean, code: str, problem: Problem = SWAP, **more: Any) -> LeanResult:
-    return verifier.submit(check(code, problem, **more)).result(timeout=280)
+    return verifier.submit(check(code, problem, **more)).result(timeout=WAIT_S)
 
 
 # --- the text and the answer --------------------------------------------------------------------
@@ -282,7 +283,7 @@ def test_every_cheat_is_stopped_for_its_reason(lean):
     problem = replace(FALSE, header="import Mathlib")
     futures = [(name, rule, lean.submit(check(code, problem))) for name, rule, code in CHEATS]
     for name, rule, future in futures:
-        found = future.result(timeout=280)
+        found = future.result(timeout=WAIT_S)
         expected = Verdict.REFUSED if rule else Verdict.FAILED
         assert (name, found.verdict, found.rule) == (name, expected, rule or None)
 
@@ -301,7 +302,7 @@ def test_every_cheat_is_stopped_for_its_reason(lean):
 def test_what_fools_the_servers_own_client_is_no_proof_even_without_the_scan(lean, code):
     request = Request(check(code), code, "unscanned")
     lean._enqueue(request)
-    assert request.future.result(timeout=280).verdict is not Verdict.PROVED
+    assert request.future.result(timeout=WAIT_S).verdict is not Verdict.PROVED
 
 
 def test_a_lone_surrogate_is_refused_and_disturbs_nobody(lean):
@@ -345,8 +346,8 @@ def test_endless_work_is_a_timeout_only_when_it_repeats(proxy, connect):
 def test_a_crash_is_one_only_when_it_repeats(lean):
     crash = lean.submit(check(CRASH))
     beside = [lean.submit(check(f"{PROOF} -- {i}")) for i in range(4)]
-    assert crash.result(timeout=280).verdict is Verdict.CRASHED
-    assert {f.result(timeout=280).verdict for f in beside} == {Verdict.PROVED}
+    assert crash.result(timeout=WAIT_S).verdict is Verdict.CRASHED
+    assert {f.result(timeout=WAIT_S).verdict for f in beside} == {Verdict.PROVED}
 
 
 def test_a_flood_of_messages_is_a_crash(connect, server):
@@ -370,7 +371,7 @@ def test_equal_texts_are_asked_once(proxy, connect):
 def ask_all(verifier: KiminaLean, count: int, mark: str) -> int:
     """Every check gets one verdict, none is wrong; returns how many are censored."""
     checks = mixed(count, mark)
-    results = [future.result(timeout=280) for future in map(verifier.submit, checks)]
+    results = [future.result(timeout=WAIT_S) for future in map(verifier.submit, checks)]
     assert [r.id for r in results] == [c.id for c in checks]
     for i, found in enumerate(results):
         assert found.verdict in (EXPECTED[i % 5], Verdict.UNKNOWN), found
@@ -396,11 +397,13 @@ def test_a_server_that_fails_always_makes_unknown_and_is_unhealthy(proxy, connec
     monkeypatch.setattr(kimina, "REST_S", (0.01, 0.1))
     verifier = connect(proxy.url)
     proxy.fault = fault
-    assert {f.result(timeout=280).verdict for f in map(verifier.submit, mixed(4, fault))} == {Verdict.UNKNOWN}
+    assert {f.result(timeout=WAIT_S).verdict for f in map(verifier.submit, mixed(4, fault))} == {
+        Verdict.UNKNOWN
+    }
     assert "a known theorem came back unknown" in (verifier.healthy() or "")
     proxy.fault = ""
     assert verifier.healthy() is None
-    assert ask_all(verifier, 0, "") == 0 or verifier.counts["unknown"] == 4
+    assert result(verifier, PROOF).verdict is Verdict.PROVED  # UNKNOWN was not cached
 
 
 def test_killed_repls_make_no_wrong_verdict(connect, server):
@@ -443,11 +446,11 @@ def test_a_restart_in_mid_batch_makes_no_wrong_verdict_and_a_key_is_needed(
         monkeypatch.setenv("LEAN_SERVER_API_KEY", "secret")
         verifier = connect(keyed.url)
         futures = [verifier.submit(c) for c in mixed(40, "restart")]
-        next(f for f in futures if f.result(timeout=280).verdict is Verdict.PROVED)
+        next(f for f in futures if f.result(timeout=WAIT_S).verdict is Verdict.PROVED)
         keyed.stop()
         keyed.start()
         for i, future in enumerate(futures):
-            assert future.result(timeout=280).verdict in (EXPECTED[i % 5], Verdict.UNKNOWN)
+            assert future.result(timeout=WAIT_S).verdict in (EXPECTED[i % 5], Verdict.UNKNOWN)
         assert verifier.healthy() is None
         assert result(verifier, f"{PROOF} -- after").verdict is Verdict.PROVED
 
@@ -580,7 +583,7 @@ def test_a_cancelled_check_is_not_asked_and_disturbs_nobody(proxy, connect):
     verifier = connect(proxy.url)
     futures = [verifier.submit(check(f"{PROOF} -- cancel {i}")) for i in range(12)]
     cancelled = [f for f in futures[4:] if f.cancel()]
-    assert {f.result(timeout=280).verdict for f in futures if f not in cancelled} == {Verdict.PROVED}
+    assert {f.result(timeout=WAIT_S).verdict for f in futures if f not in cancelled} == {Verdict.PROVED}
     assert len(cancelled) >= 4
     assert proxy._count < 12
 
@@ -594,4 +597,3 @@ def test_a_defect_of_ours_reaches_whoever_waits(connect, server, monkeypatch):
     monkeypatch.setattr(kimina, "assemble", broken)
     with pytest.raises(ExceptionGroup, match="unhandled"):
         result(verifier, f"{PROOF} -- defect")
-    assert isinstance(Job, type)
