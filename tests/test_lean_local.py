@@ -6,6 +6,7 @@ Mathlib, real elan and the community's own REPL binary are not on a test machine
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ import pytest
 from lake_toolchain import PYTHON, Toolchain, executable, make_project, make_toolchain
 from lean_cheats import CHEATS, FALSE
 
+from commands.verify import main as verify
 from core.errors import UserError
 from core.lean.intake import Job
 from core.lean.local import LocalLean
@@ -226,6 +228,54 @@ def test_close_leaves_nothing_behind_and_resolves_everything(fresh, tmp_path):
     assert not any(folder.exists() for folder in scratch)
 
 
+ATTEMPTS = """
+import socket
+def attempt(action):
+    try:
+        action()
+    except OSError:
+        pass
+attempt(lambda: open({home!r} + "/written", "w").write("x"))
+attempt(lambda: open({home!r} + "/kept", "w").write("x"))
+attempt(lambda: os.unlink({home!r} + "/kept"))
+attempt(lambda: open("/tmp/lean-drgrpo-written", "w").write("x"))
+attempt(lambda: socket.create_connection(("127.0.0.1", {port}), timeout=2).send(b"x"))
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("backend", ["lean", "repl"])
+def test_hostile_texts_through_the_verifier_change_nothing_outside(toolchain, fresh, tmp_path, backend):
+    """A Lean that does at every text what a text could make it do."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "kept").write_text("mine")
+    server = socket.create_server(("127.0.0.1", 0))
+    server.setblocking(False)
+    body = ATTEMPTS.format(home=str(home), port=server.getsockname()[1])
+    if backend == "lean":
+        verifier = fresh(workers=1)
+        replace_lean(verifier, wrapped(tmp_path, verifier._project.lean, body))
+    else:
+        lines = toolchain.repl.read_text().split("\n")
+        text = "\n".join([lines[0], "import os, time", body, *lines[1:]])
+        verifier = fresh(workers=1, repl=executable(tmp_path / "repl", text))
+    cheats = [code for name, rule, code in CHEATS if not rule][:5]
+    hostile = Problem(FALSE.name, FALSE.statement, "import Mathlib", "", "")
+    found = [result(verifier, code, hostile).verdict for code in cheats] + [result(verifier, PROOF).verdict]
+    if verifier.name == "local":  # else it says what this machine cannot shut
+        assert (sorted(os.listdir(home)), (home / "kept").read_text()) == (["kept"], "mine")
+        assert not Path("/tmp/lean-drgrpo-written").exists()
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    server.close()
+    assert found == [Verdict.FAILED] * 5 + [Verdict.PROVED]
+    verifier.close()
+    assert [p for p in descendants() if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
 # --- set-up -------------------------------------------------------------------------------------
 
 
@@ -267,6 +317,16 @@ def test_a_lake_that_fails_is_quoted(toolchain, tmp_path, monkeypatch):
 def test_a_repl_that_is_not_there_is_an_error(fresh, tmp_path):
     with pytest.raises(UserError, match=r"lean.repl=.*no executable there"):
         fresh(repl=tmp_path / "repl")
+
+
+def test_prover_verify_takes_the_local_lean(toolchain, tmp_path):
+    row = {"name": "swap", "statement": SWAP.statement, "header": "import Mathlib"}
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row | {"proof": proof}) + "\n" for proof in (PROOF, WRONG)))
+    options = ["--backend", "local", "--project", str(toolchain.project), "--repl", str(toolchain.repl)]
+    assert verify([str(file), *options, "--workers", "1"]) == 0
+    answers = map(json.loads, (tmp_path / "rows.verdicts.jsonl").read_text().splitlines())
+    assert {answer["row"]: answer["verdict"] for answer in answers} == {1: "proved", 2: "failed"}
 
 
 def test_a_repl_of_another_lean_is_unhealthy_and_says_why(toolchain, fresh, tmp_path):
