@@ -27,6 +27,7 @@ from core.lean.verdict import LeanCheck, Verdict
 
 TIMEOUT_S = int((sys.argv[1:] + ["200", "10"][len(sys.argv) - 1 :])[1])
 REPLS = 2
+TURNS = 2
 KINDS = {
     "right": (SWAP, PROOF, Verdict.PROVED, "valid"),
     "wrong": (SWAP, WRONG, Verdict.FAILED, "lean_error"),
@@ -88,11 +89,20 @@ def main() -> None:
         serving(make_environment(), Path(folder) / "s", repls=REPLS) as server,
     ):
         ours(server.url, 6)  # the REPLs are up
-        mine, my_wrong = ours(server.url, count)
-        client, client_wrong = asyncio.run(theirs(server.url, count))
-    print(f"KiminaLean:              {mine:6.2f} snippets/s, otherwise judged: {dict(my_wrong)}")
-    print(f"AsyncKiminaClient.check: {client:6.2f} snippets/s, otherwise judged: {dict(client_wrong)}")
-    print(f"ratio {mine / client:.2f}")
+        rates: list[tuple[float, float]] = []
+        for turn in range(TURNS):  # in turn, so that both meet the same machine
+            mine, my_wrong = ours(server.url, count)
+            client, client_wrong = asyncio.run(theirs(server.url, count))
+            rates.append((mine, client))
+            print(f"turn {turn + 1}: KiminaLean {mine:.2f} snippets/s, otherwise judged: {dict(my_wrong)}")
+            print(
+                f"        check      {client:.2f} snippets/s, otherwise judged: {dict(client_wrong)}",
+                flush=True,
+            )
+    mine, client = (TURNS / sum(1 / rate for rate in column) for column in zip(*rates, strict=True))
+    print(
+        f"KiminaLean {mine:.2f}, AsyncKiminaClient.check {client:.2f} snippets/s: ratio {mine / client:.2f}"
+    )
 
 
 if __name__ == "__main__":
