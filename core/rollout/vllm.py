@@ -109,6 +109,9 @@ class VllmEngine:
                 gpu_memory_utilization=0.01,  # decides nothing beside it, but is held against what is free
                 enable_prefix_caching=True,
                 block_size=None if self._gpu else 32,  # the CPU's smallest: short prompts are shared too
+                # A prompt cut in two has its sample taken back, which a CPU's seeded generator cannot do.
+                enable_chunked_prefill=self._gpu,
+                max_num_batched_tokens=None if self._gpu else max(8_192, self._positions),
                 enforce_eager=not self._gpu,
                 enable_sleep_mode=self._gpu,
                 tensor_parallel_size=tensor_parallel,
