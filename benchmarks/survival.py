@@ -169,8 +169,9 @@ STARTED = r"resumed after step|begins again|held out"
 
 
 def whole_run(folder: Path, **overrides: Any) -> Path:
-    """A run to its end, resumed if the folder holds a part of it."""
-    LiveRun(folder, **overrides).end()
+    """A run to its end, resumed if the folder holds a part of it, left as it is if it holds all of it."""
+    if not (folder / "run.json").exists() or "finished" not in (folder / "run.json").read_text():
+        LiveRun(folder, **overrides).end()
     return folder
 
 
@@ -241,6 +242,7 @@ def lean(work: Path, count: int, steps: int, seed: int = 0) -> int:
     settings: dict[str, Any] = SMALL | {"run__steps": steps}
     reference = whole_run(work / "reference", **settings)
     dice, run, killed = random.Random(seed), LiveRun(work / "lean", **settings), 0
+    run.wait_for("Lean: embedded")  # before that its canaries fail, and the run does not begin
     while run.alive:
         time.sleep(dice.uniform(0.5, 4))
         zygotes = []
@@ -366,11 +368,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for the runs; default: a temporary one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
+        work = options.work or Path(temporary)
+        work.mkdir(parents=True, exist_ok=True)
         for what in ("kills", "lean", "disk", "torn", "long"):
             if options.what not in ("all", what):
                 continue
-            work = (options.work or Path(temporary)) / what
-            work.mkdir(parents=True)
             print(what, flush=True)
             if what == "kills":
                 kills(work, options.count, options.steps)
