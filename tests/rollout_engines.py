@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,12 @@ from core.rollout.endings import Endings
 from tests.golden.golden import EXPERIMENTS, GOLDEN
 
 POLICY = GOLDEN / "policy"
+SETTINGS: dict[str, Any] = {
+    "dtype": torch.float32,
+    "device": torch.device("cpu"),
+    "seed": 3,
+    "max_rows": 64,
+}
 TOKENIZER, EOS = load_tokenizer(str(POLICY))
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is no part of `make setup`: make test-vllm"
@@ -30,31 +36,26 @@ needs_vllm = pytest.mark.skipif(
 ENGINES = ["transformers", pytest.param("vllm", marks=needs_vllm)]
 
 
-def make(
-    name: str,
-    *,
-    eos: Sequence[int] = EOS,
-    stop: Sequence[str] = (),
-    loop_at: int | None = None,
-    kv_cache_bytes: int = 4 << 20,  # 1,638 positions of this policy: less than most tests ask for at once
-) -> Any:
-    """An engine without weights; its seed is 3."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    config = model().config
-    settings: dict[str, Any] = {
-        "dtype": torch.float32,
-        "device": torch.device("cpu"),
-        "seed": 3,
-        "max_rows": 64,
-        "endings": Endings(TOKENIZER, stop, loop_at),
-    }
+def make(name: str, *, eos: Sequence[int] = EOS, stop: Sequence[str] = (), loop_at: int | None = None) -> Any:
+    """An engine without weights; its seed is 3. vLLM's is the process's only one, with other settings."""
+    endings = Endings(TOKENIZER, stop, loop_at)
     if name == "transformers":
         from core.rollout.transformers_engine import TransformersEngine
 
-        return TransformersEngine(config, TOKENIZER, eos, **settings)
+        return TransformersEngine(model().config, TOKENIZER, eos, **SETTINGS, endings=endings)
+    engine = _vllm()
+    engine._eos, engine._endings = sorted(eos), endings
+    return engine
+
+
+@functools.cache
+def _vllm() -> Any:
     from core.rollout.vllm import VllmEngine
 
-    return VllmEngine(config, TOKENIZER, eos, **settings, kv_cache_bytes=kv_cache_bytes, tensor_parallel=1)
+    cache = 4 << 20  # bytes; 1,638 positions of this policy: less than most tests ask for at once
+    endings = Endings(TOKENIZER, (), None)
+    more = {"endings": endings, "kv_cache_bytes": cache, "tensor_parallel": 1}
+    return VllmEngine(model().config, TOKENIZER, EOS, **SETTINGS, **more)
 
 
 def model() -> Any:

@@ -66,8 +66,9 @@ from vllm.v1.engine.llm_engine import LLMEngine  # noqa: E402
 class VllmEngine:
     """Samples with vLLM; see `core.rollout.RolloutEngine` for the protocol.
 
-    Each sample is a request with a seed of its own; samples of one prompt share its cache blocks. Log-probs
-    are at the sampling temperature, and after top-p where that is below 1. vLLM knows no float64.
+    One a process: its end takes vLLM's process groups, and torch's, with it. Each sample is a request with a
+    seed of its own; samples of one prompt share its cache blocks. Log-probs are at the sampling temperature,
+    and after top-p where that is below 1. vLLM knows no float64.
     """
 
     def __init__(
