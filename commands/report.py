@@ -28,9 +28,9 @@ from core.metrics import rollout_rows, step_line
 from core.rewards import ScoredRollout
 from core.run import Run
 
+_SMOOTHED = 10  # steps
 _CURVES = (
     ("reward", {"reward/mean": "all", "reward/mean/turn_0": "fresh", "reward/mean/turn_1": "error-fix"}),
-    ("held-out pass rate", {"evaluate/pass@1": "pass@1", "evaluate/fixed/pass@1": "after error fixing"}),
     ("share of rollouts", {"format/errors": "format errors", "rollout/truncated": "overlong"}),
     ("completion tokens", {"rollout/length/mean": "mean"}),
 )
@@ -139,25 +139,51 @@ def before_after_table(before: Sequence[Outcome], after: Sequence[Outcome], samp
 
 
 def plot_curves(folder: Path) -> Path:
-    """Draw metrics.jsonl of a run's folder as curves.png in it, and return its path."""
+    """Draw metrics.jsonl and outcomes.jsonl of a run's folder as curves.png in it, and return its path."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    table = pd.DataFrame([json.loads(line) for line in lines])
+    table = pd.DataFrame([json.loads(line) for line in lines]).set_index("step")
     figure, axes = plt.subplots(2, 2, figsize=(10, 7), layout="constrained")
-    for axis, (title, curves) in zip(axes.flat, _CURVES, strict=True):
+    for axis, (title, curves) in zip(axes.flat[1:], _CURVES, strict=True):
         for column, label in curves.items():
             if column in table:
-                points = table[["step", column]].dropna()
-                axis.plot(points["step"], points[column], label=label, marker=".", linewidth=1)
-        axis.set(xlabel="step", ylabel=title)
+                points = table[column].dropna()
+                (line,) = axis.plot(points, linewidth=0.5, alpha=0.4)
+                axis.plot(
+                    points.rolling(_SMOOTHED, min_periods=1).mean(), label=label, color=line.get_color()
+                )
+        axis.set_ylabel(f"{title}, mean of {_SMOOTHED} steps")
+    _plot_heldout(axes.flat[0], folder / "outcomes.jsonl")
+    for axis in axes.flat:
+        axis.set_xlabel("step")
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
-        if axis.lines:
+        if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False)
     figure.suptitle("/".join(folder.parts[-3:]))
     file = folder / "curves.png"
     figure.savefig(file, dpi=150)
     plt.close(figure)
     return file
+
+
+def _plot_heldout(axis: Any, file: Path) -> None:
+    """pass@1 on the problems that every evaluation has measured: evaluations differ in how many they take."""
+    evaluations: dict[int, dict[str, Outcome]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        record = json.loads(line)
+        outcomes = evaluations.setdefault(record.pop("step"), {})
+        outcomes[record["name"]] = Outcome(**record)
+    if not evaluations:
+        return
+    common = sorted(set.intersection(*map(set, evaluations.values())))
+    for fixed, label in ((False, "pass@1"), (True, "after error fixing")):
+        points = [
+            estimate(pass_rates([outcomes[name] for name in common], 1, fixed=fixed))
+            for outcomes in evaluations.values()
+        ]
+        means, errors = [point.mean for point in points], [point.error for point in points]
+        axis.errorbar(list(evaluations), means, yerr=errors, label=label, marker=".", capsize=3)
+    axis.set_ylabel(f"held-out pass rate, {len(common)} problems, ± s.e.")
 
 
 def _signed(value: Estimate) -> str:
