@@ -69,3 +69,9 @@ def test_overlap_small():
     output = run("overlap.py", "--batch", "16", "--turns", "1", "--max-new-tokens", "160")
     assert "together / slower half: median" in output
     assert int(re.search(r"batch 16: (\d+) rollouts reached Lean", output)[1]) > 0
+
+
+def test_rollout_small():
+    output = run("rollout.py", "--models", "tiny", "--turns", "1")
+    (line,) = [line for line in output.splitlines() if line.strip().startswith("ours:")]
+    assert "tokens/s of CPU, generate ×" in line

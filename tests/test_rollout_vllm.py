@@ -209,15 +209,30 @@ def test_both_engines_are_greedy_alike_on_100_prompts() -> None:
 
 @needs_vllm
 def test_samples_share_their_prompts_cache_and_a_full_cache_only_delays(policy: Any) -> None:
-    engine = with_weights(make("vllm"))
-    asked = requests(prompts=2, copies=20)
-    preempted = []
+    engine = with_weights(make("vllm", eos=()))
+    asked = [replace(one, prompt_ids=one.prompt_ids * 4) for one in requests(prompts=2, copies=20)]
+    preempted, shared = [], []
     scheduler = engine._engine.engine_core.engine_core.scheduler
-    take_back = scheduler._preempt_request
-    scheduler._preempt_request = lambda *args, **kw: (preempted.append(args[0]), take_back(*args, **kw))[1]
-    found = list(engine.generate(asked, 150, 1.0, 1.0))
-    assert preempted, "40 sequences of up to 170 tokens do not fit 1,638 positions at once"
+    take_back, step = scheduler._preempt_request, engine._step
+
+    def watched_step() -> list[Any]:
+        outputs = step()
+        shared.extend(one.num_cached_tokens for one in outputs if one.finished)
+        return outputs
+
+    def watched_preemption(*arguments: Any, **named: Any) -> None:
+        preempted.append(arguments[0])
+        take_back(*arguments, **named)
+
+    scheduler._preempt_request, engine._step = watched_preemption, watched_step
+    try:
+        found = list(engine.generate(asked, 100, 1.0, 1.0))
+    finally:
+        scheduler._preempt_request, engine._step = take_back, step
+    assert preempted, "40 sequences of up to 184 tokens do not fit 1,638 positions at once"
     assert len(found) == 40
+    assert {one.finish_reason for one in found} == {"length"}
+    assert sum(count >= 64 for count in shared) >= 30, "two blocks of 32 tokens of a prompt are read once"
     assert largest_gap(policy, found, 1.0) < 1e-4
 
 
