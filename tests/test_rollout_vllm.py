@@ -241,7 +241,7 @@ def test_a_cache_too_small_for_one_sequence_is_the_users_to_mend(tmp_path: Path)
     command = golden_command("drgrpo_tiny", tmp_path, rollout__engine="vllm", rollout__kv_cache_gib=0.001)
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 2, done.stderr
-    assert "error: vLLM cannot be set up: " in done.stderr
+    assert "error: vLLM cannot be set up (rollout.kv_cache_gib" in done.stderr
 
 
 @needs_vllm

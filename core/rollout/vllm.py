@@ -122,7 +122,10 @@ class VllmEngine:
             try:
                 self._engine = LLMEngine.from_engine_args(arguments)
             except ValueError as error:  # the cache cannot hold one sequence, the model is not supported, …
-                raise UserError(f"vLLM cannot be set up: {str(error).splitlines()[0]}") from error
+                reason = str(error).splitlines()[0]
+                raise UserError(
+                    f"vLLM cannot be set up (rollout.kv_cache_gib is its cache): {reason}"
+                ) from error
         torch.set_num_threads = set_threads  # vLLM's CPU worker replaces it by nothing
         torch.set_num_threads(threads)
         self._step = self._engine.step
