@@ -588,6 +588,7 @@ def test_a_cancelled_check_is_not_asked_and_disturbs_nobody(proxy, connect):
     assert proxy._count < 12
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_defect_of_ours_reaches_whoever_waits(connect, server, monkeypatch):
     verifier = connect(server.url)
 
