@@ -56,7 +56,7 @@ def rounded_head(hidden_CH, head_VH, targets_C, *, temperature, entropy):
     """The usual naive head: bfloat16 logits of all tokens, cast to float32, and their log-softmax."""
     logits_CV = (hidden_CH @ head_VH.T).float() / temperature
     logprobs_CV = torch.log_softmax(logits_CV, dim=-1)
-    return logprobs_CV.gather(-1, targets_C[:, None]).squeeze(-1), None
+    return -torch.nn.functional.nll_loss(logprobs_CV, targets_C, reduction="none"), None
 
 
 class Clock:
