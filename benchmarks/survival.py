@@ -220,9 +220,9 @@ def check(found: Path, expected: Path) -> None:
     )
 
 
-def kills(work: Path, count: int, steps: int, seed: int = 0) -> Counter[str]:
+def kills(work: Path, count: int, steps: int, seed: int = 0, **overrides: Any) -> Counter[str]:
     """Kill a run `count` times, each phase in its turn, then let it end; where it was killed."""
-    settings: dict[str, Any] = SMALL | {"run__steps": steps}
+    settings: dict[str, Any] = SMALL | {"run__steps": steps} | overrides
     reference = whole_run(work / "reference", **settings)
     dice, places, folder = random.Random(seed), Counter[str](), work / "killed"
     seconds = sum(
