@@ -153,17 +153,19 @@ def test_an_interrupt_leaves_no_process_and_the_next_run_goes_on(tmp_path):
     rows = [GOOD, {"name": "endless", "statement": endless, "proof": f"{endless} rfl"}]
     file = write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "rows.verdicts.jsonl"
-    command = [sys.executable, "-m", "commands.verify", str(file), *OPTIONS, "--timeout", "200"]
+    alone = ["--timeout", "200", "--batch-size", "1"]
+    command = [sys.executable, "-m", "commands.verify", str(file), *OPTIONS, *alone]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not (out.exists() and out.read_text().endswith("\n")):
-        assert run.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    processes = psutil.Process(run.pid).children(recursive=True)
+    try:
+        while not (out.exists() and out.read_text().endswith("\n")):
+            assert run.poll() is None
+            time.sleep(0.05)
+        processes = psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=250)
+    finally:
+        run.kill()
     assert processes
-    run.send_signal(signal.SIGINT)
-    _, said = run.communicate(timeout=60)
     assert run.returncode == 130
     assert "the same command goes on from" in said
     _, alive = psutil.wait_procs(processes, timeout=10)
