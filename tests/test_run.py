@@ -127,7 +127,7 @@ def test_values_cross_ranks(tmp_path: Path) -> None:
         "--standalone",
         str(script),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("said once") == 1
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
