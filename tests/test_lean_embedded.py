@@ -334,7 +334,8 @@ def bomb():
     for _ in range(200):
         if os.fork() == 0:
             import time
-            time.sleep(600)
+            time.sleep(30)
+            os._exit(0)  # or it would go on with the loop, and so would its children
 def many_files():
     for _ in range(64):
         os.dup(0)

@@ -242,7 +242,7 @@ attempt(lambda: open("/tmp/lean-drgrpo-written", "w").write("x"))
 attempt(lambda: socket.create_connection(("127.0.0.1", {port}), timeout=2).send(b"x"))
 if os.fork() == 0:
     os.setsid()
-    time.sleep(600)
+    time.sleep(30)
 """
 
 
@@ -373,14 +373,15 @@ def bomb():
     for _ in range(500):
         if os.fork() == 0:
             os.setsid()
-            time.sleep(600)
+            time.sleep(30)
+            os._exit(0)  # or it would go on with the loop, and so would its children
         started += 1
     return "done"
 def daemon():
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            time.sleep(600)
+            time.sleep(30)
         os._exit(0)
     os.wait()
     return "started"
