@@ -32,6 +32,7 @@ def test_an_interrupted_rollout_phase_leaves_no_process(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
+        preexec_fn=hear_interrupts,
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
     try:
@@ -41,7 +42,7 @@ def test_an_interrupted_rollout_phase_leaves_no_process(tmp_path: Path) -> None:
             time.sleep(0.005)
         processes = psutil.Process(run.pid).children(recursive=True)
         run.send_signal(signal.SIGINT)
-        output, _ = run.communicate(timeout=1000)
+        output, _ = run.communicate(timeout=250)
     finally:
         run.kill()
     assert "KeyboardInterrupt" in output
@@ -49,6 +50,11 @@ def test_an_interrupted_rollout_phase_leaves_no_process(tmp_path: Path) -> None:
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
     assert metrics.read_text().count("\n") == 1  # nothing was written of the step that did not end
+
+
+def hear_interrupts() -> None:
+    """What a background job starts ignores SIGINT, and so would what these tests start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def grandchildren(pid: int) -> list[psutil.Process]:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from commands.verify import main
+from tests.test_interrupt import hear_interrupts
 
 ROOT = Path(__file__).parents[1]
 STATEMENT = "theorem swap (p q : Prop) (h : And p q) : And q p :="
@@ -155,7 +156,8 @@ def test_an_interrupt_leaves_no_process_and_the_next_run_goes_on(tmp_path):
     out = tmp_path / "rows.verdicts.jsonl"
     alone = ["--timeout", "200", "--batch-size", "1"]
     command = [sys.executable, "-m", "commands.verify", str(file), *OPTIONS, *alone]
-    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    run = subprocess.Popen(command, cwd=ROOT, text=True, preexec_fn=hear_interrupts, **pipes)
     try:
         while not (out.exists() and out.read_text().endswith("\n")):
             assert run.poll() is None
