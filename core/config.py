@@ -164,7 +164,7 @@ class EvaluateConfig:
 class GuardConfig:
     limit: float
     steps: int  # in a row beyond the limit before it acts
-    action: Literal["stop", "pause", "warn", "off"]
+    action: Literal["stop", "pause", "warn", "ignore"]
 
 
 @dataclass(frozen=True)

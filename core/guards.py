@@ -112,7 +112,7 @@ class Guards:
                 "rollout.engine: stale weights, another temperature, another precision",
             ),
         )
-        return [Reading(*row) for row in rows if row[1].action != "off"]
+        return [Reading(*row) for row in rows if row[1].action != "ignore"]
 
     def _reward_against_best(self, reward: float, window: int) -> float:
         """The mean reward of the last `window` steps over the best such mean; NaN before there is one."""

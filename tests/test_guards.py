@@ -92,7 +92,7 @@ def test_steps_without_an_update_trip_nothing(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_off_is_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, guards = guarded(tmp_path, length=GuardConfig(1e9, 1, "off"))
+    _, guards = guarded(tmp_path, length=GuardConfig(1e9, 1, "ignore"))
     guards.check(1, HEALTHY)
     assert warned(capsys) == []
 
