@@ -75,7 +75,7 @@ def test_a_finished_run_says_so_and_another_config_is_refused(left_alone: Path) 
 def test_more_steps_go_on_if_told_so(left_alone: Path, tmp_path: Path) -> None:
     """A run of 2 steps, finished, taken up as one of 3: the numbers of one that was 3 from the beginning."""
     folder = whole_run(tmp_path / "run", **SETTINGS | {"run__steps": 2, "evaluate__quick_problems": 2})
-    whole_run(folder, **SETTINGS, run__on_existing="resume_changed")
+    LiveRun(folder, **SETTINGS, run__on_existing="resume_changed").end()
     assert json.loads((folder / "run.json").read_text())["resumed"][0]["changed"] == "run.steps: 2 → 3"
     assert list(map(json.dumps, read_metrics(folder))) == list(map(json.dumps, read_metrics(left_alone)))
 

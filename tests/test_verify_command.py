@@ -178,7 +178,7 @@ def test_an_interrupt_leaves_no_process_and_the_next_run_goes_on(tmp_path):
 
 
 def test_without_a_terminal_a_line_says_how_far_it_is(file, monkeypatch, capsys):
-    monkeypatch.setattr("commands.verify.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("commands.verify.HEARTBEAT_S", 0.001)
     assert main([str(file), *OPTIONS]) == 0
     assert " of 4 rows, " in capsys.readouterr().out
 

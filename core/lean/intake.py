@@ -77,7 +77,8 @@ class Intake:
                 self._twins[job.key] = []
             else:
                 twins.append(job)
-            self.counts["cached"] += cached is not None or twins is not None
+            if cached is not None or twins is not None:
+                self.counts["cached"] += 1
         if cached is not None:
             self.resolve(job, replace(cached, id=job.check.id, seconds=0.0))
         elif twins is not None:
