@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from core.config import RunConfig, parse_arguments, to_dict
 from core.errors import UserError
@@ -104,7 +105,14 @@ class Run:
         if self.world_size > 1 and not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             patience = datetime.timedelta(minutes=config.run.timeout_minutes)
-            dist.init_process_group(backend, timeout=patience + datetime.timedelta(minutes=1))
+            # A restart's ranks must not read the addresses of those before: the agent's store still has them.
+            dist.init_process_group(
+                backend,
+                store=PrefixStore(f"run/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", _store()),
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=patience + datetime.timedelta(minutes=1),
+            )
             # torch's own limit comes behind the watch, which can say more.
             self._watch = Watch(self.rank, self.world_size, patience.total_seconds())
             self._at_exit.callback(self._watch.close)
@@ -277,6 +285,13 @@ class Run:
         if self.rank == 0:
             clean = [{k: redact(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
             self.files.put(f"rollouts/{name}.parquet", pd.DataFrame(clean).to_parquet())
+
+
+def _store() -> TCPStore:
+    """Where the ranks meet: with torchrun its agent's, else rank 0's own."""
+    hosts = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(address, port, is_master=hosts, wait_for_workers=False)
 
 
 def _start_wandb(run: Run, name: str) -> Any:
