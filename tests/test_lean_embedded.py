@@ -88,7 +88,7 @@ def honest(i: int) -> LeanCheck:
 
 
 def zygotes(verifier: EmbeddedLean) -> list[psutil.Process]:
-    return [psutil.Process(z.process.pid) for z in verifier._zygotes if z is not None]
+    return [psutil.Process(z.process.pid) for z in verifier._processes if z is not None]
 
 
 def lean_children(verifier: EmbeddedLean) -> list[psutil.Process]:

@@ -166,9 +166,9 @@ def test_what_repeats_is_the_proofs_and_what_comes_from_outside_is_not(
 ):
     verifier = fresh(workers=1, timeout_s=8.0 if "e: pass" in body else 3.0 if "sleep(9" in body else 60.0)
     if verdict is Verdict.UNKNOWN:
-        monkeypatch.setattr("core.lean.local.MAX_TRIES", 2)
+        monkeypatch.setattr("core.lean.pool.MAX_TRIES", 2)
     if verdict is Verdict.TIMEOUT:
-        monkeypatch.setattr("core.lean.local.IDLE_SHARE", 0.0)  # a busy machine starves the loop
+        monkeypatch.setattr("core.lean.pool.IDLE_SHARE", 0.0)  # a busy machine starves the loop
     body = "\n".join(["if 'TROUBLE' in text:", *(f"    {line}" for line in body.splitlines())])
     replace_lean(verifier, wrapped(tmp_path, verifier._project.lean, body))
     found = result(verifier, f"{PROOF} -- TROUBLE")
@@ -188,7 +188,7 @@ def test_a_repl_is_replaced_after_its_uses_and_when_it_dies(toolchain, fresh):
     verifier = fresh(workers=1, repl=toolchain.repl, recycle_after=2)
 
     def repl() -> int:
-        (jail,) = verifier._jails
+        (jail,) = verifier._processes
         assert jail is not None
         return psutil.Process(jail.process.pid).children()[0].pid
 
@@ -222,7 +222,7 @@ def test_close_leaves_nothing_behind_and_resolves_everything(fresh, tmp_path):
     futures = [verifier.submit(LeanCheck(str(i), SWAP, f"{PROOF} -- {i}")) for i in range(4)]
     while len(processes := descendants()) < 4:  # two jails, two Leans
         time.sleep(0.01)
-    scratch = [Path(jail._scratch.name) for jail in verifier._jails if jail is not None]
+    scratch = [Path(jail._scratch.name) for jail in verifier._processes if jail is not None]
     verifier.close()
     assert [f.result(timeout=1).verdict for f in futures] == [Verdict.UNKNOWN] * 4
     _, alive = psutil.wait_procs(processes, timeout=10)
