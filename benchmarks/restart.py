@@ -8,7 +8,6 @@ The golden run, judged by the tests' real Kimina server over the embedded Lean.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -17,17 +16,10 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.golden.golden import golden_command
+from tests.golden.golden import golden_command, read_metrics
 from tests.kimina_stack import make_environment, serving
 
 DOWN_S = 4.0  # how long the server is away
-
-
-def metrics(folder: Path) -> list[dict[str, float]]:
-    """The run's lines so far, wall times aside."""
-    file = folder / "metrics.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("seconds/")} for line in lines]
 
 
 def main() -> None:
@@ -50,7 +42,8 @@ def main() -> None:
         assert start("whole").wait() == 0
         run, seen, restarts = start("cut"), 0, 0
         while run.poll() is None:
-            written = len(metrics(work / "cut"))
+            file = work / "cut" / "metrics.jsonl"
+            written = file.read_bytes().count(b"\n") if file.exists() else 0
             if written > seen and restarts < options.restarts:
                 seen, restarts = written, restarts + 1
                 server.stop()
@@ -59,7 +52,7 @@ def main() -> None:
                 print(f"restart {restarts}, after {written} lines of metrics", flush=True)
             time.sleep(0.05)
         assert run.returncode == 0
-        whole, cut = metrics(work / "whole"), metrics(work / "cut")
+        whole, cut = read_metrics(work / "whole"), read_metrics(work / "cut")
         equal = sum(one == other for one, other in zip(whole, cut, strict=True))
         print(f"{restarts} restarts: {equal} of {len(whole)} lines of metrics equal")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,9 @@ class Report:
     def best_step(self) -> int | None:
         """The step of the best pass@1 so far, over the held-out problems that every evaluation had; the first
         of equals."""
-        common = min((len(outcomes) for outcomes in self.evaluations.values()), default=0)
         scores = {
-            step: estimate(pass_rates(outcomes[:common], 1, fixed=False)).mean
-            for step, outcomes in self.evaluations.items()
+            step: estimate(pass_rates(outcomes, 1, fixed=False)).mean
+            for step, outcomes in measured_by_all(self.evaluations).items()
         }
         return max(scores, key=lambda step: scores[step], default=None)
 
@@ -167,23 +166,25 @@ def plot_curves(folder: Path) -> Path:
 
 
 def _plot_heldout(axis: Any, file: Path) -> None:
-    """pass@1 on the problems that every evaluation has measured: evaluations differ in how many they take."""
-    evaluations: dict[int, dict[str, Outcome]] = {}
+    """pass@1 by evaluation, with standard errors."""
+    evaluations: dict[int, list[Outcome]] = {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         record = json.loads(line)
-        outcomes = evaluations.setdefault(record.pop("step"), {})
-        outcomes[record["name"]] = Outcome(**record)
+        evaluations.setdefault(record.pop("step"), []).append(Outcome(**record))
     if not evaluations:
         return
-    common = sorted(set.intersection(*map(set, evaluations.values())))
+    common = measured_by_all(evaluations)
     for fixed, label in ((False, "pass@1"), (True, "after error fixing")):
-        points = [
-            estimate(pass_rates([outcomes[name] for name in common], 1, fixed=fixed))
-            for outcomes in evaluations.values()
-        ]
+        points = [estimate(pass_rates(outcomes, 1, fixed=fixed)) for outcomes in common.values()]
         means, errors = [point.mean for point in points], [point.error for point in points]
-        axis.errorbar(list(evaluations), means, yerr=errors, label=label, marker=".", capsize=3)
-    axis.set_ylabel(f"held-out pass rate, {len(common)} problems, ± s.e.")
+        axis.errorbar(list(common), means, yerr=errors, label=label, marker=".", capsize=3)
+    axis.set_ylabel(f"held-out pass rate, {len(next(iter(common.values())))} problems, ± s.e.")
+
+
+def measured_by_all(evaluations: Mapping[int, Sequence[Outcome]]) -> dict[int, list[Outcome]]:
+    """Each evaluation's outcomes of the problems that all have measured, the first so many of the data."""
+    count = min((len(outcomes) for outcomes in evaluations.values()), default=0)
+    return {step: list(outcomes[:count]) for step, outcomes in evaluations.items()}
 
 
 def _signed(value: Estimate) -> str:

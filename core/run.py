@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 import pandas as pd
@@ -51,6 +52,7 @@ def launch(
 
     A UserError becomes one line on stderr and exit code 2.
     """
+    sys.excepthook = _show_redacted
     try:
         config, dry = parse_arguments(schema, yaml_file, sys.argv[1:])
         with Run(config, experiment=yaml_file.resolve().parent.name) as run:
@@ -61,9 +63,11 @@ def launch(
         if int(os.environ.get("RANK", 0)) == 0:
             print(redact(f"error: {error}"), file=sys.stderr)
         sys.exit(2)
-    except Exception:  # a traceback is a log too: no keys in it
-        print(redact(traceback.format_exc()), file=sys.stderr)
-        sys.exit(1)
+
+
+def _show_redacted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A traceback is a log too: no keys in it."""
+    print(redact("".join(traceback.format_exception(kind, error, trace))), file=sys.stderr)
 
 
 class Run:

@@ -80,14 +80,13 @@ def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:
 
 
 def _adamw(parameters: Sequence[tuple[str, nn.Parameter]], config: OptimiserConfig) -> torch.optim.AdamW:
-    is_gain = {name: name.endswith("model.norm.weight") for name, _ in parameters}
-    vectors = [(name, p) for name, p in parameters if p.ndim < 2]
+    vectors = [(name.endswith("model.norm.weight"), p) for name, p in parameters if p.ndim < 2]
     gain_rate = config.temperature_learning_rate
     groups = [
         {"params": [p for _, p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for name, p in vectors if not is_gain[name]], "weight_decay": 0.0},
+        {"params": [p for is_gain, p in vectors if not is_gain], "weight_decay": 0.0},
         {
-            "params": [p for name, p in vectors if is_gain[name]],
+            "params": [p for is_gain, p in vectors if is_gain],
             "weight_decay": 0.0,
             "lr": config.learning_rate if gain_rate is None else gain_rate,
         },
