@@ -6,48 +6,74 @@ Shapes: T packed tokens, S sequences, L the longest of them, N heads, D head siz
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+if TYPE_CHECKING:
+    from core.packing import Span
+
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Where each packed token stands when sequences are laid out as rows, and back.
+    """Where each packed token stands when sequences are laid out whole, and back.
 
-    boundaries (0, 2, 5): rows [[2, 3, 4]] and [[0, 1]], places_T [3, 4, 0, 1, 2] (in the flattened rows).
+    A prompt that several sequences share is laid out again for each: attention reads it for each of them,
+    the rest of the model once. M: tokens laid out, T or more.
+    Spans (0, 1, 1, 1) and (2, 1, 3, 2), two sequences of 2 and 3 tokens: rows [[2, 3, 4]] and [[0, 1]],
+    places_T [3, 4, 0, 1, 2] (in the flattened rows).
     Sequences of similar length share a block of rows, because attention costs the square of a block's
     width; a shorter row's tail repeats its last token.
     """
 
     blocks_SL: tuple[Tensor, ...]
     places_T: Tensor
+    expanded_M: Tensor | None
+    """Sequences end to end, as places among the T tokens; None if that is what they are already."""
+    back_T: Tensor
+    """Where in expanded_M a token stands; of a shared prompt, one of its copies, which are all the same."""
     boundaries_S1: Tensor
+    """Cumulated lengths in expanded_M, from 0 to M."""
     longest: int
 
     @staticmethod
-    def of(boundaries: tuple[int, ...], device: torch.device) -> PackedLayout:
-        starts_S1 = torch.tensor(boundaries[:-1])[:, None]
-        lengths_S1 = torch.tensor(boundaries).diff()[:, None]
-        places_T = torch.empty(boundaries[-1], dtype=torch.long)
+    def of(spans: Sequence[Span], device: torch.device) -> PackedLayout:
+        rows = [
+            torch.cat(
+                [
+                    torch.arange(span.prompt, span.prompt + span.prompt_length),
+                    torch.arange(span.completion, span.completion + span.completion_length),
+                ]
+            )
+            for span in spans
+        ]
+        expanded_M = torch.cat(rows)
+        tokens = int(expanded_M.max()) + 1
+        places_T, back_T = torch.empty(2, tokens, dtype=torch.long)
+        back_T[expanded_M] = torch.arange(len(expanded_M))
+        lengths = [len(row) for row in rows]
         blocks, offset = [], 0
-        for members in _similar(lengths_S1.flatten().tolist()):
-            last_S1 = lengths_S1[members] - 1
-            column_L = torch.arange(int(last_S1.max()) + 1)
-            rows_SL = starts_S1[members] + torch.minimum(column_L, last_S1)
-            real_SL = column_L <= last_S1
-            places_T[rows_SL[real_SL]] = offset + real_SL.flatten().nonzero().squeeze(1)
-            blocks.append(rows_SL.to(device))
-            offset += rows_SL.numel()
+        for members in _similar(lengths):
+            width = lengths[members[0]]
+            for member in members:
+                places_T[rows[member]] = offset + torch.arange(lengths[member])
+                offset += width
+            last = [rows[member][-1:].expand(width - lengths[member]) for member in members]
+            block = [torch.cat([rows[member], tail]) for member, tail in zip(members, last, strict=True)]
+            blocks.append(torch.stack(block).to(device))
         return PackedLayout(
             blocks_SL=tuple(blocks),
             places_T=places_T.to(device),
-            boundaries_S1=torch.tensor(boundaries, dtype=torch.int32, device=device),
-            longest=int(lengths_S1.max()),
+            expanded_M=expanded_M.to(device) if len(expanded_M) > tokens else None,
+            back_T=back_T.to(device),
+            boundaries_S1=torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device),
+            longest=max(lengths),
         )
 
 
@@ -83,8 +109,10 @@ def packed_attention(
     if query_TND.is_cuda and query_TND.dtype in (torch.bfloat16, torch.float16):
         from torch.nn.attention.varlen import varlen_attn
 
+        if layout.expanded_M is not None:
+            query_TND, key_TMD, value_TMD = (x[layout.expanded_M] for x in (query_TND, key_TMD, value_TMD))
         cuts, longest = layout.boundaries_S1, layout.longest
-        out_TND = varlen_attn(
+        out = varlen_attn(
             query_TND.contiguous(),
             key_TMD.contiguous(),
             value_TMD.contiguous(),
@@ -96,8 +124,8 @@ def packed_attention(
             window_size=(-1, 0),
             enable_gqa=True,
         )
-        assert isinstance(out_TND, Tensor)
-        return out_TND[None], None
+        assert isinstance(out, Tensor)
+        return (out if layout.expanded_M is None else out[layout.back_T])[None], None
     heads_per_key = query_TND.shape[1] // key_TMD.shape[1]
     blocks = []
     for rows_SL in layout.blocks_SL:

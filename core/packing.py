@@ -1,5 +1,7 @@
 """Packing: sequences laid end to end, without padding, into micro-batches under a token budget.
 
+The samples of a group have one prompt: it is laid down, and read by the policy, once for all of them.
+
 Shapes: T tokens of a micro-batch, S its sequences, C its completion tokens (those the loss sees).
 """
 
@@ -9,7 +11,7 @@ import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -65,20 +67,35 @@ class TrainSequence:
         return len(self.token_ids) - self.prompt_length
 
 
+class Span(NamedTuple):
+    """Where a sequence stands among a micro-batch's tokens; sequences with one prompt share its place."""
+
+    prompt: int
+    """Place of the prompt's first token."""
+    prompt_length: int
+    completion: int
+    """Place of the completion's first token."""
+    completion_length: int
+
+    @property
+    def length(self) -> int:
+        return self.prompt_length + self.completion_length
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Packed sequences on the device, ready for one forward and backward pass.
 
-    Two sequences (5 6 | 7 8) and (9 | 3) with the bar before the completion give tokens_T 5 6 7 8 9 3,
-    positions_T 0 1 2 3 0 1, boundaries 0 4 6, source_C 1 2 4 (the places whose hidden states predict the
-    completion tokens), targets_C 7 8 3, sequence_C 0 0 1.
+    Three sequences (5 6 | 7 8), (9 | 3) and (5 6 | 4) with the bar before the completion give tokens_T
+    5 6 7 8 9 3 4, positions_T 0 1 2 3 0 1 2, source_C 1 2 4 1 (the places whose hidden states predict the
+    completion tokens), targets_C 7 8 3 4, sequence_C 0 0 1 2; the third's span is (0, 2, 6, 1).
     """
 
     tokens_T: Tensor
     positions_T: Tensor
     """Place of the token in its own sequence, from 0."""
-    boundaries: tuple[int, ...]
-    """Cumulated lengths, S + 1 numbers from 0 to T."""
+    spans: tuple[Span, ...]
+    """Of each sequence, S in all."""
     source_C: Tensor
     targets_C: Tensor
     sequence_C: Tensor
@@ -99,7 +116,7 @@ class MicroBatch:
 
     @property
     def sequence_count(self) -> int:
-        return len(self.boundaries) - 1
+        return len(self.spans)
 
 
 def split_minibatches(items: Sequence[Item], count: int) -> list[list[Item]]:
@@ -158,8 +175,17 @@ def pack(
 
     Raises ValueError if there is no sequence, or one is longer than the budget.
     """
-    bins = _balanced_bins([len(s.token_ids) for s in sequences], token_budget, world_size)
-    mine = bins[rank::world_size]
+    if not sequences:
+        raise ValueError("no sequence to pack: an update needs at least one (is every rollout censored?)")
+    longest = max(range(len(sequences)), key=lambda index: len(sequences[index].token_ids))
+    if len(sequences[longest].token_ids) > token_budget:
+        raise ValueError(
+            f"sequence {longest} has {len(sequences[longest].token_ids)} tokens, the token budget of a "
+            f"micro-batch is {token_budget}: set it to at least the prompt limit plus the response limit"
+        )
+    units = _units(sequences, token_budget)
+    bins = _balanced_bins([_tokens(sequences, unit) for unit in units], token_budget, world_size)
+    mine = [sorted(index for unit in members for index in units[unit]) for members in bins[rank::world_size]]
     return [_concatenate(sequences, indices, device, dtype) for indices in mine]
 
 
@@ -187,16 +213,28 @@ def completion_tokens(sequences: Sequence[TrainSequence]) -> int:
     return sum(s.completion_length for s in sequences if s.weight != 0)
 
 
+def _units(sequences: Sequence[TrainSequence], token_budget: int) -> list[list[int]]:
+    """Indices that stay in one micro-batch: those with one prompt, in pieces small beside the budget, so that
+    loads still balance. Long completions stand alone; beside them a prompt costs little."""
+    units: list[list[int]] = []
+    open_units: dict[tuple[int, ...], int] = {}
+    for index, one in enumerate(sequences):
+        prompt = one.token_ids[: one.prompt_length]
+        unit = open_units.get(prompt)
+        if unit is not None and _tokens(sequences, [*units[unit], index]) <= token_budget // 8:
+            units[unit].append(index)
+        else:
+            open_units[prompt] = len(units)
+            units.append([index])
+    return units
+
+
+def _tokens(sequences: Sequence[TrainSequence], unit: Sequence[int]) -> int:
+    return sequences[unit[0]].prompt_length + sum(sequences[index].completion_length for index in unit)
+
+
 def _balanced_bins(lengths: list[int], token_budget: int, world_size: int) -> list[list[int]]:
     """The fewest bins (a multiple of world_size) that longest-first, least-loaded filling keeps in budget."""
-    if not lengths:
-        raise ValueError("no sequence to pack: an update needs at least one (is every rollout censored?)")
-    longest = max(range(len(lengths)), key=lengths.__getitem__)
-    if lengths[longest] > token_budget:
-        raise ValueError(
-            f"sequence {longest} has {lengths[longest]} tokens, the token budget of a micro-batch is "
-            f"{token_budget}: set it to at least the prompt limit plus the response limit"
-        )
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     rounds = -(-sum(lengths) // (token_budget * world_size))
     while True:
@@ -221,27 +259,38 @@ def _concatenate(
         chosen = [TrainSequence((token, token), 1, 0.0, (), 0.0)]
     else:
         chosen = [sequences[index] for index in indices]
-    boundaries, source, sequence_of = [0], [], []
+    tokens: list[int] = []
+    positions: list[int] = []
+    spans: list[Span] = []
+    source: list[int] = []
+    prompts: dict[tuple[int, ...], int] = {}
+    for one in chosen:
+        prompt, length = one.token_ids[: one.prompt_length], one.prompt_length
+        if prompt not in prompts:
+            prompts[prompt] = len(tokens)
+            tokens.extend(prompt)
+            positions.extend(range(length))
+        start, completion = prompts[prompt], len(tokens)
+        spans.append(Span(start, length, completion, one.completion_length))
+        source.append(start + length - 1)
+        source.extend(range(completion, completion + one.completion_length - 1))
+        tokens.extend(one.token_ids[length:])
+        positions.extend(range(length, len(one.token_ids)))
+    sequence_of = [number for number, one in enumerate(chosen) for _ in range(one.completion_length)]
+    targets = [token for one in chosen for token in one.token_ids[one.prompt_length :]]
     place = [place for one in chosen for place in range(one.completion_length)]
     stale = [place < one.stale_tokens for one in chosen for place in range(one.completion_length)]
-    for number, one in enumerate(chosen):
-        start = boundaries[-1]
-        source.extend(range(start + one.prompt_length - 1, start + len(one.token_ids) - 1))
-        sequence_of.extend([number] * one.completion_length)
-        boundaries.append(start + len(one.token_ids))
     sequence_C = torch.tensor(sequence_of, dtype=torch.long)
-    source_C = torch.tensor(source, dtype=torch.long)
-    tokens_T = torch.tensor([token for one in chosen for token in one.token_ids], dtype=torch.long)
     weights_S = torch.tensor([one.weight for one in chosen], dtype=dtype)
     advantages_S = torch.tensor([one.advantage for one in chosen], dtype=dtype)
     absent = float("nan")
     sampler = [x for s in chosen for x in (s.sampler_logprobs or [absent] * s.completion_length)]
     return MicroBatch(
-        tokens_T=tokens_T.to(device),
-        positions_T=torch.cat([torch.arange(len(one.token_ids)) for one in chosen]).to(device),
-        boundaries=tuple(boundaries),
-        source_C=source_C.to(device),
-        targets_C=tokens_T[source_C + 1].to(device),
+        tokens_T=torch.tensor(tokens).to(device),
+        positions_T=torch.tensor(positions).to(device),
+        spans=tuple(spans),
+        source_C=torch.tensor(source).to(device),
+        targets_C=torch.tensor(targets).to(device),
         sequence_C=sequence_C.to(device),
         mask_C=(weights_S != 0).to(dtype)[sequence_C].to(device),
         stale_C=torch.tensor(stale, dtype=dtype).to(device),

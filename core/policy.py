@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
@@ -27,6 +28,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from core.attention import PackedLayout
 from core.errors import UserError
@@ -37,6 +39,13 @@ if TYPE_CHECKING:
     from core.config import PolicyConfig
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+
+
+class ExactNorm(Qwen3RMSNorm):
+    """For float64: transformers' norm rounds to float32 in the middle, and with it every gradient."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return F.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
 
 
 class Policy(nn.Module):
@@ -63,7 +72,7 @@ class Policy(nn.Module):
             position_ids=microbatch.positions_T[None],
             attention_mask=None,
             use_cache=False,
-            layout=PackedLayout.of(microbatch.boundaries, microbatch.tokens_T.device),
+            layout=PackedLayout.of(microbatch.spans, microbatch.tokens_T.device),
         ).last_hidden_state
         hidden_CH = hidden_1TH[0].index_select(0, microbatch.source_C)
         head_VH = self.causal_lm.lm_head.weight
@@ -142,6 +151,10 @@ def prepare_policy(causal_lm: Any, config: PolicyConfig) -> Policy:
     if config.activation_checkpointing:
         causal_lm.activation_checkpointing_enable({"use_reentrant": False})
     causal_lm.train()
+    if config.dtype == "float64":
+        for module in causal_lm.modules():
+            if type(module) is Qwen3RMSNorm:
+                module.__class__ = ExactNorm
     if config.compile:
         for layer in causal_lm.model.layers:
             layer.compile(dynamic=True)

@@ -161,5 +161,6 @@ def guard_finite(loss: float, grad_norm: float, microbatches: Sequence[MicroBatc
     rank = dist.get_rank() if dist.is_initialized() else 0
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"non_finite_rank{rank}.pt"
-    torch.save([asdict(one) for one in microbatches], file)
+    plain = [asdict(one) | {"spans": [tuple(span) for span in one.spans]} for one in microbatches]
+    torch.save(plain, file)  # tensors, numbers and lists alone, so that `weights_only` can load it
     raise NonFinite(f"loss {loss}, gradient norm {grad_norm}; the update's batch is in {file}")

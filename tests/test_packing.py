@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from tiny_policy import (
 from core.attention import PackedLayout
 from core.packing import (
     MicroBatch,
+    Span,
     TrainSequence,
     completion_tokens,
     pack,
@@ -119,7 +121,7 @@ def test_attention_cannot_leak(policy):
     hidden = policy.causal_lm.model(
         inputs_embeds=embedded,
         position_ids=batch.positions_T[None],
-        layout=PackedLayout.of(batch.boundaries, batch.tokens_T.device),
+        layout=PackedLayout.of(batch.spans, batch.tokens_T.device),
     ).last_hidden_state
     (moved,) = torch.autograd.grad(hidden[0, 3:].sum(), embedded)
     assert moved[0, :3].abs().max() == 0
@@ -128,7 +130,7 @@ def test_attention_cannot_leak(policy):
         policy.causal_lm.model(
             inputs_embeds=embedded,
             position_ids=batch.positions_T[None],
-            layout=PackedLayout.of(batch.boundaries, batch.tokens_T.device),
+            layout=PackedLayout.of(batch.spans, batch.tokens_T.device),
         ).last_hidden_state[0, 1].sum(),
         embedded,
     )  # fmt: skip
@@ -159,21 +161,28 @@ def test_twice_the_normaliser_gives_exactly_half(name):
     assert all(torch.equal(single, 2 * double) for single, double in zip(*ends, strict=True))
 
 
-lengths = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 12)), min_size=1, max_size=25)
+lengths = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 12)), min_size=1, max_size=25
+)
+
+
+def span_places(span: Span) -> list[int]:
+    prompt = range(span.prompt, span.prompt + span.prompt_length)
+    return [*prompt, *range(span.completion, span.completion + span.completion_length)]
 
 
 @settings(max_examples=60, deadline=None)
-@given(lengths, st.integers(21, 60), st.sampled_from([1, 2, 3, 4]))
-def test_every_token_is_packed_once_and_in_budget(pairs, budget, world_size):
+@given(lengths, st.one_of(st.integers(21, 60), st.just(400)), st.sampled_from([1, 2, 3, 4]))
+def test_every_token_is_packed_once_and_in_budget(triples, budget, world_size):
     sequences = [
         TrainSequence(
-            tuple(range(100 * number, 100 * number + prompt + completion)),
+            (*range(group, group + prompt), *range(100 * number, 100 * number + completion)),
             prompt,
             float(number),
             tuple(-float(place) for place in range(completion)),
             1.0,
         )
-        for number, (prompt, completion) in enumerate(pairs)
+        for number, (group, prompt, completion) in enumerate(triples)
     ]
     by_rank = [
         pack(sequences, token_budget=budget, rank=rank, world_size=world_size, **CPU64)
@@ -182,19 +191,19 @@ def test_every_token_is_packed_once_and_in_budget(pairs, budget, world_size):
     assert len({len(batches) for batches in by_rank}) == 1
     seen = []
     for batch in (batch for batches in by_rank for batch in batches):
-        assert batch.boundaries[-1] == len(batch.tokens_T) <= budget
+        used = {place for span in batch.spans for place in span_places(span)}
+        assert used == set(range(len(batch.tokens_T)))
+        assert len(batch.tokens_T) <= budget
         seen.extend(batch.indices)
         if not batch.indices:
             assert batch.mask_C.sum() == 0
             continue
         for number, index in enumerate(batch.indices):
-            start, end = batch.boundaries[number : number + 2]
-            one, mine = sequences[index], batch.sequence_C == number
-            assert tuple(batch.tokens_T[start:end].tolist()) == one.token_ids
-            assert batch.positions_T[start:end].tolist() == list(range(end - start))
+            one, mine, places = sequences[index], batch.sequence_C == number, span_places(batch.spans[number])
+            assert tuple(batch.tokens_T[places].tolist()) == one.token_ids
+            assert batch.positions_T[places].tolist() == list(range(len(places)))
             assert tuple(batch.targets_C[mine].tolist()) == one.token_ids[one.prompt_length :]
-            first = start + one.prompt_length - 1
-            assert batch.source_C[mine].tolist() == list(range(first, end - 1))
+            assert batch.source_C[mine].tolist() == places[one.prompt_length - 1 : -1]
             assert set(batch.advantages_C[mine].tolist()) <= {one.advantage}
             assert tuple(batch.sampler_logprobs_C[mine].tolist()) == one.sampler_logprobs
     assert sorted(seen) == list(range(len(sequences)))
@@ -206,26 +215,75 @@ def test_the_worked_example_of_the_docstring():
     assert isinstance(batch, MicroBatch)
     assert batch.tokens_T.tolist() == [5, 6, 7, 8, 9, 3]
     assert batch.positions_T.tolist() == [0, 1, 2, 3, 0, 1]
-    assert batch.boundaries == (0, 4, 6)
+    assert batch.spans == ((0, 2, 2, 2), (4, 1, 5, 1))
     assert batch.source_C.tolist() == [1, 2, 4]
     assert batch.targets_C.tolist() == [7, 8, 3]
     assert batch.sequence_C.tolist() == [0, 0, 1]
     assert batch.weights_C.tolist() == [1, 1, 2]
     assert batch.sampler_logprobs_C.isnan().all()
-    layout = PackedLayout.of((0, 2, 5), torch.device("cpu"))
+    layout = PackedLayout.of((Span(0, 1, 1, 1), Span(2, 1, 3, 2)), torch.device("cpu"))
     assert [rows.tolist() for rows in layout.blocks_SL] == [[[2, 3, 4]], [[0, 1]]]
     assert layout.places_T.tolist() == [3, 4, 0, 1, 2]
     # lengths 4, 3 and 2: the first two share a block (3 ≥ 3/4 · 4), the third (2 < 3) does not
-    layout = PackedLayout.of((0, 3, 7, 9), torch.device("cpu"))
+    layout = PackedLayout.of((Span(0, 1, 1, 2), Span(3, 1, 4, 3), Span(7, 1, 8, 1)), torch.device("cpu"))
     assert [rows.tolist() for rows in layout.blocks_SL] == [[[3, 4, 5, 6], [0, 1, 2, 2]], [[7, 8]]]
     assert layout.places_T.tolist() == [4, 5, 6, 0, 1, 2, 3, 8, 9]
+    assert layout.expanded_M is None
+
+
+def test_a_prompt_is_laid_down_once_for_its_samples():
+    sequences = [
+        TrainSequence((5, 6, 7, 8), 2, 1.0, (), 1.0),
+        TrainSequence((9, 3), 1, -1.0, (), 1.0),
+        TrainSequence((5, 6, 4), 2, -1.0, (), 1.0),
+    ]
+    (batch,) = pack(sequences, token_budget=800, rank=0, world_size=1, **CPU64)
+    assert batch.tokens_T.tolist() == [5, 6, 7, 8, 9, 3, 4]
+    assert batch.positions_T.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert batch.spans == ((0, 2, 2, 2), (4, 1, 5, 1), (0, 2, 6, 1))
+    assert batch.source_C.tolist() == [1, 2, 4, 1]
+    assert batch.targets_C.tolist() == [7, 8, 3, 4]
+    layout = PackedLayout.of(batch.spans, torch.device("cpu"))
+    assert layout.expanded_M is not None
+    assert layout.expanded_M.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6]
+    assert layout.boundaries_S1.tolist() == [0, 4, 6, 9]
+    # attention on the laid-out sequences, then back: what a token is given is what it gives
+    assert torch.equal(layout.expanded_M[layout.back_T], torch.arange(7))
+    flat = torch.cat([rows.flatten() for rows in layout.blocks_SL])
+    assert torch.equal(flat[layout.places_T], torch.arange(7))
+    # a unit of samples is small beside the budget: of long completions each stands alone
+    long = [TrainSequence((1, 2, *range(10, 40)), 2, 1.0, (), 1.0) for _ in range(4)]
+    for budget, counts in ((8 * 62, [2, 2]), (32, [1, 1])):
+        at_first = [
+            pack(long, token_budget=budget, rank=rank, world_size=2, **CPU64)[0] for rank in (0, 1)
+        ]
+        assert [batch.sequence_count for batch in at_first] == counts
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_sharing_prompts_changes_no_gradient(policy, name):
+    """Groups of samples, packed together, against every sequence in a micro-batch of its own."""
+    groups = random_sequences(4, seed=5)
+    sequences = [
+        replace(one, token_ids=(*group.token_ids[: group.prompt_length], *one.token_ids[one.prompt_length :]),
+                prompt_length=group.prompt_length)
+        for group in groups
+        for one in random_sequences(5, seed=group.prompt_length)
+    ]  # fmt: skip
+    accumulate(policy, sequences, name, token_budget=10_000)
+    shared = take_gradients(policy)
+    accumulate(policy, sequences, name, token_budget=max(len(s.token_ids) for s in sequences))
+    assert distance(shared, take_gradients(policy)) < 1e-10
+    (batch,) = pack(sequences, token_budget=10_000, rank=0, world_size=1, **CPU64)
+    prompts = sum(one.prompt_length for one in groups)
+    assert len(batch.tokens_T) == prompts + sum(one.completion_length for one in sequences)
 
 
 def test_loads_are_balanced():
     """Longest-first filling stays within 4/3 of the mean load (Graham's bound) on recipe-like lengths."""
     draw = torch.Generator().manual_seed(0)
     sizes = (600 + 7592 * torch.rand(256, generator=draw) ** 2).int().tolist()
-    sequences = [TrainSequence((1,) * size, 1, 1.0, (), 1.0) for size in sizes]
+    sequences = [TrainSequence((n,) * size, 1, 1.0, (), 1.0) for n, size in enumerate(sizes)]
     for world_size in (1, 8):
         cut = {"token_budget": 32_768, "world_size": world_size, **CPU64}
         by_rank = [
@@ -236,7 +294,7 @@ def test_loads_are_balanced():
         for at_once in zip(*by_rank, strict=True):
             assert max(at_once) < 1.1 * min(at_once)
     # Four micro-batches of 20, 20, 3 and 3 tokens on two ranks: none waits with its 3 for the other's 20.
-    sequences = [TrainSequence((1,) * size, 1, 1.0, (), 1.0) for size in (3, 20, 20, 3)]
+    sequences = [TrainSequence((n,) * size, 1, 1.0, (), 1.0) for n, size in enumerate((3, 20, 20, 3))]
     for rank in (0, 1):
         batches = pack(sequences, token_budget=20, rank=rank, world_size=2, **CPU64)
         assert [len(batch.tokens_T) for batch in batches] == [20, 3]
