@@ -2,7 +2,8 @@
 
 The snippets are right and wrong proofs with some that never end and some that kill Lean. Prints snippets a
 second of both, their ratio, and how many snippets each judged wrongly or not at all. S is the timeout. Ours
-does more for its verdicts: it asks again about every timeout and crash, and for a known theorem behind it.
+does more for its verdicts: it asks again about every timeout and crash, and for a known theorem behind it. Proofs
+of milliseconds wait for the server's polling (0.1 s), so twice as many are in flight as there are REPLs.
 """
 
 # ruff: noqa: E402  (the stack of the tests is found by its path)
@@ -47,7 +48,7 @@ def kinds(count: int) -> list[str]:
 def ours(url: str, count: int) -> tuple[float, Counter[str]]:
     """Snippets a second, and how often each kind got another verdict than its own."""
     verifier = KiminaLean(
-        servers=[url], slots=REPLS, timeout_s=TIMEOUT_S, max_output_bytes=400_000, cache_entries=0
+        servers=[url], slots=2 * REPLS, timeout_s=TIMEOUT_S, max_output_bytes=400_000, cache_entries=0
     )
     try:
         start = time.monotonic()

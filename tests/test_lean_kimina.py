@@ -400,7 +400,7 @@ def test_a_server_that_fails_always_makes_unknown_and_is_unhealthy(proxy, connec
     assert {f.result(timeout=WAIT_S).verdict for f in map(verifier.submit, mixed(4, fault))} == {
         Verdict.UNKNOWN
     }
-    assert "a known theorem came back unknown" in (verifier.healthy() or "")
+    assert verifier.healthy()
     proxy.fault = ""
     assert verifier.healthy() is None
     assert result(verifier, PROOF).verdict is Verdict.PROVED  # UNKNOWN was not cached

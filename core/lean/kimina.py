@@ -157,6 +157,10 @@ class KiminaLean:
         passes and none is wrong about any; else what came out wrong."""
         sick = []
         for server in self._servers:
+            silence = asyncio.run_coroutine_threadsafe(self._silence(server), self._loop).result()
+            if silence:  # a canary would wait out every retry
+                sick.append(silence)
+                continue
             found = run_canaries(self.name, "import Mathlib", partial(self._ask_canary, server))
             if found and found[1] is not Verdict.UNKNOWN:
                 return f"{server.address}: {found[0]}"
