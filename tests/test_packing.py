@@ -254,9 +254,7 @@ def test_a_prompt_is_laid_down_once_for_its_samples():
     # a unit of samples is small beside the budget: of long completions each stands alone
     long = [TrainSequence((1, 2, *range(10, 40)), 2, 1.0, (), 1.0) for _ in range(4)]
     for budget, counts in ((8 * 62, [2, 2]), (32, [1, 1])):
-        at_first = [
-            pack(long, token_budget=budget, rank=rank, world_size=2, **CPU64)[0] for rank in (0, 1)
-        ]
+        at_first = [pack(long, token_budget=budget, rank=rank, world_size=2, **CPU64)[0] for rank in (0, 1)]
         assert [batch.sequence_count for batch in at_first] == counts
 
 
