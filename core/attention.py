@@ -44,15 +44,7 @@ class PackedLayout:
 
     @staticmethod
     def of(spans: Sequence[Span], device: torch.device) -> PackedLayout:
-        rows = [
-            torch.cat(
-                [
-                    torch.arange(span.prompt, span.prompt + span.prompt_length),
-                    torch.arange(span.completion, span.completion + span.completion_length),
-                ]
-            )
-            for span in spans
-        ]
+        rows = [torch.tensor(span.places()) for span in spans]
         expanded_M = torch.cat(rows)
         tokens = int(expanded_M.max()) + 1
         places_T, back_T = torch.empty(2, tokens, dtype=torch.long)

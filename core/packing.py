@@ -77,9 +77,10 @@ class Span(NamedTuple):
     """Place of the completion's first token."""
     completion_length: int
 
-    @property
-    def length(self) -> int:
-        return self.prompt_length + self.completion_length
+    def places(self) -> list[int]:
+        """Of all its tokens, in order."""
+        prompt = range(self.prompt, self.prompt + self.prompt_length)
+        return [*prompt, *range(self.completion, self.completion + self.completion_length)]
 
 
 @dataclass(frozen=True)
@@ -262,20 +263,17 @@ def _concatenate(
     tokens: list[int] = []
     positions: list[int] = []
     spans: list[Span] = []
-    source: list[int] = []
     prompts: dict[tuple[int, ...], int] = {}
     for one in chosen:
-        prompt, length = one.token_ids[: one.prompt_length], one.prompt_length
+        prompt, completion = one.token_ids[: one.prompt_length], one.token_ids[one.prompt_length :]
         if prompt not in prompts:
             prompts[prompt] = len(tokens)
-            tokens.extend(prompt)
-            positions.extend(range(length))
-        start, completion = prompts[prompt], len(tokens)
-        spans.append(Span(start, length, completion, one.completion_length))
-        source.append(start + length - 1)
-        source.extend(range(completion, completion + one.completion_length - 1))
-        tokens.extend(one.token_ids[length:])
-        positions.extend(range(length, len(one.token_ids)))
+            tokens += prompt
+            positions += range(len(prompt))
+        spans.append(Span(prompts[prompt], len(prompt), len(tokens), len(completion)))
+        tokens += completion
+        positions += range(len(prompt), len(one.token_ids))
+    source = [place for span in spans for place in span.places()[span.prompt_length - 1 : -1]]
     sequence_of = [number for number, one in enumerate(chosen) for _ in range(one.completion_length)]
     targets = [token for one in chosen for token in one.token_ids[one.prompt_length :]]
     place = [place for one in chosen for place in range(one.completion_length)]

@@ -166,11 +166,6 @@ lengths = st.lists(
 )
 
 
-def span_places(span: Span) -> list[int]:
-    prompt = range(span.prompt, span.prompt + span.prompt_length)
-    return [*prompt, *range(span.completion, span.completion + span.completion_length)]
-
-
 @settings(max_examples=60, deadline=None)
 @given(lengths, st.one_of(st.integers(21, 60), st.just(400)), st.sampled_from([1, 2, 3, 4]))
 def test_every_token_is_packed_once_and_in_budget(triples, budget, world_size):
@@ -191,7 +186,7 @@ def test_every_token_is_packed_once_and_in_budget(triples, budget, world_size):
     assert len({len(batches) for batches in by_rank}) == 1
     seen = []
     for batch in (batch for batches in by_rank for batch in batches):
-        used = {place for span in batch.spans for place in span_places(span)}
+        used = {place for span in batch.spans for place in span.places()}
         assert used == set(range(len(batch.tokens_T)))
         assert len(batch.tokens_T) <= budget
         seen.extend(batch.indices)
@@ -199,7 +194,7 @@ def test_every_token_is_packed_once_and_in_budget(triples, budget, world_size):
             assert batch.mask_C.sum() == 0
             continue
         for number, index in enumerate(batch.indices):
-            one, mine, places = sequences[index], batch.sequence_C == number, span_places(batch.spans[number])
+            one, mine, places = sequences[index], batch.sequence_C == number, batch.spans[number].places()
             assert tuple(batch.tokens_T[places].tolist()) == one.token_ids
             assert batch.positions_T[places].tolist() == list(range(len(places)))
             assert tuple(batch.targets_C[mine].tolist()) == one.token_ids[one.prompt_length :]

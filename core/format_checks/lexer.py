@@ -281,12 +281,6 @@ def significant_tokens(source: str, start: int = 0) -> Iterator[Token]:
 
 
 @lru_cache(maxsize=16)
-def all_significant_tokens(source: str) -> tuple[Token, ...]:
-    """`significant_tokens` of a whole text, kept for the checks and the scan, which ask one after another."""
-    return tuple(significant_tokens(source))
-
-
-@lru_cache(maxsize=16)
 def _quoted_spans(source: str) -> tuple[tuple[TokenKind, int, int], ...]:
     return tuple(_spans(source, plain=False))
 

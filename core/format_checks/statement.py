@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from core.format_checks.lexer import all_significant_tokens, mask_quoted, significant_tokens
+from core.format_checks.lexer import mask_quoted, significant_tokens
 
 _MOST_TRIES = 20  # at a changed statement that are looked at, to say where the change is
 
@@ -66,7 +66,7 @@ def find_statement(statement: str, code: str) -> StatementMatch | None:
 
 
 def _match_at(wanted: tuple[str, ...], code: str, start: int) -> StatementMatch:
-    tokens = significant_tokens(code, start) if start else iter(all_significant_tokens(code))
+    tokens = significant_tokens(code, start)
     end = start
     for agreed, text in enumerate(wanted):
         token = next(tokens, None)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from core.format_checks.lexer import Token, TokenKind, all_significant_tokens, significant_tokens
+from core.format_checks.lexer import Token, TokenKind, significant_tokens
 from core.problems import Problem
 
 
@@ -129,7 +129,7 @@ def scan(code: str, problem: Problem) -> Refusal | None:
             forged.start() - (code.rfind("\n", 0, forged.start()) + 1),
             f"U+{ord(forged[0]):04X} {RULES['characters']}",
         )
-    tokens = all_significant_tokens(code)
+    tokens = list(significant_tokens(code))
     for i, token in enumerate(tokens):
         broken = _broken_rule(tokens, i, problem)
         if broken is not None:
