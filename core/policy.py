@@ -86,7 +86,10 @@ def policy_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """log π(token) of the micro-batch's completion tokens at the sampling temperature, and the entropies of
     their distributions if asked for: two tensors [C], in nats, differentiable."""
-    return policy(microbatch, temperature, entropy)
+    found = policy(microbatch, temperature, entropy)
+    if isinstance(policy, FSDPModule) and not torch.is_grad_enabled():
+        policy.reshard()  # no backward pass will: the embedding would stay whole and rounded, for all to see
+    return found
 
 
 @torch.no_grad()

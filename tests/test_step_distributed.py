@@ -119,6 +119,7 @@ def test_a_sharded_policy_is_saved_whole_and_tied(model, world, name):
 
 @pytest.mark.parametrize("offload", [False, True], ids=["resident", "offloaded"])
 def test_fsdp_works_in_one_process_without_torchrun(model, offload):
+    """… and a forward pass without a backward one leaves no whole, rounded parameter behind."""
     code = (
         "from pathlib import Path; from torch.distributed.fsdp import FSDPModule\n"
         "from tiny_policy import *; from core.update import finish_gradients\n"
@@ -130,6 +131,14 @@ def test_fsdp_works_in_one_process_without_torchrun(model, offload):
         f"            assert {{p.offload_to_cpu for p in group.fsdp_params}} == {{{offload}}}\n"
         "accumulate(policy, random_sequences(4), 'drgrpo', token_budget=64)\n"
         "print(finish_gradients(policy, 1e9))\n"
+        "from torch.distributed.tensor import DTensor; from test_policy import ADAMW, make_optimiser, pack\n"
+        "optimiser = make_optimiser(policy, ADAMW)\n"
+        "optimiser.step(1.0)\n"
+        "(batch,) = pack(random_sequences(1), token_budget=64, rank=0, world_size=1,\n"
+        "                device=policy.device, dtype=torch.float64)\n"
+        "with torch.no_grad(): policy_logprobs(policy, batch, temperature=1.0)\n"
+        "assert all(isinstance(p, DTensor) for p in policy.parameters())\n"
+        "assert optimiser.tensors(policy)\n"
     )
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
