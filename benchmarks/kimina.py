@@ -3,8 +3,8 @@
 The snippets are right and wrong proofs with some that never end and some that kill Lean. Prints snippets a
 second of both, their ratio, and how many snippets each judged wrongly or not at all. S is the timeout. Ours
 does more for its verdicts: it asks again about every timeout and crash, and for a known theorem behind it.
-Proofs
-of milliseconds wait for the server's polling (0.1 s), so twice as many are in flight as there are REPLs.
+Proofs of milliseconds wait for the server's polling (0.1 s), so twice as many are in flight as there
+are REPLs.
 """
 
 # ruff: noqa: E402  (the stack of the tests is found by its path)

@@ -48,6 +48,12 @@ class ExactNorm(Qwen3RMSNorm):
         return F.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
 
 
+def make_norms_exact(causal_lm: nn.Module) -> None:
+    for module in causal_lm.modules():
+        if isinstance(module, Qwen3RMSNorm):
+            module.__class__ = ExactNorm
+
+
 class Policy(nn.Module):
     """A Hugging Face causal language model whose forward pass gives log-probs, not logits."""
 
@@ -155,9 +161,7 @@ def prepare_policy(causal_lm: Any, config: PolicyConfig) -> Policy:
         causal_lm.activation_checkpointing_enable({"use_reentrant": False})
     causal_lm.train()
     if config.dtype == "float64":
-        for module in causal_lm.modules():
-            if type(module) is Qwen3RMSNorm:
-                module.__class__ = ExactNorm
+        make_norms_exact(causal_lm)
     if config.compile:
         for layer in causal_lm.model.layers:
             layer.compile(dynamic=True)

@@ -21,6 +21,7 @@ from core.policy import (
     ExactNorm,
     full_parameters,
     load_policy,
+    make_norms_exact,
     old_logprobs,
     policy_logprobs,
     save_policy,
@@ -63,9 +64,7 @@ def test_logprobs_are_transformers_own(folder):
     """Against the model's own logits, one unpacked sequence at a time; its norms do not round here."""
     policy = load_tiny(folder)
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
-    for module in reference.modules():
-        if isinstance(module, Qwen3RMSNorm):
-            module.__class__ = ExactNorm
+    make_norms_exact(reference)
     sequences = random_sequences(5)
     (batch,) = pack(sequences, **ALL, **CPU64)
     logprobs_C, entropy_C = policy_logprobs(policy, batch, temperature=0.6, entropy=True)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from core.errors import UserError
-from core.policy import ExactNorm
+from core.policy import make_norms_exact
 from core.problems import Problem
 from core.rollout import Rollout, RolloutRequest
 from core.rollout.transformers_engine import TransformersEngine, sample
@@ -58,9 +57,7 @@ def _reference(
     folder: Path, request: RolloutRequest, eos: Sequence[int], limit: int, temperature: float, top_p: float
 ) -> tuple[list[int], list[float], str]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
-    for module in model.modules():  # in float64 the engine does not round to float32 in the norms
-        if isinstance(module, Qwen3RMSNorm):
-            module.__class__ = ExactNorm
+    make_norms_exact(model)  # as the engine's are in float64
     uniforms = np.random.default_rng(derive_seed(3, *request.seed_key)).random(limit)
     tokens: list[int] = []
     logprobs: list[float] = []
