@@ -216,16 +216,18 @@ class Family:
     make: Callable[[random.Random], Sequent]
     weight: int
     """Its share of the stream, while it has new statements."""
+    hypotheses: int = 3
+    """At most; a small model confuses many."""
     longest: int = 100
     """Characters of a statement; binders and quantifiers take room."""
 
 
 FAMILIES = {
-    "conj": Family(conj, 3),
-    "imp": Family(imp, 3),
-    "disj": Family(disj, 3),
-    "neg": Family(neg, 2),
-    "iff": Family(iff, 2),
+    "conj": Family(conj, 1),
+    "imp": Family(imp, 3, hypotheses=4, longest=110),
+    "disj": Family(disj, 2),
+    "neg": Family(neg, 4),
+    "iff": Family(iff, 1),
     "mix": Family(mix, 2),
     "eq": Family(eq, 1),
     "all": Family(universal, 1, longest=135),

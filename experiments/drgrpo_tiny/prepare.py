@@ -21,7 +21,6 @@ from experiments.drgrpo_tiny.demonstrations import (
     Attempt,
     demonstrate,
     demonstrate_fix,
-    proof_lines,
     with_lines,
 )
 from experiments.drgrpo_tiny.mistakes import spoil
@@ -70,7 +69,7 @@ def prepare(config: Config, verifier: Verifier) -> None:
     ]
     checked = attempts[: config.checked_demonstrations]
     require_proofs(checked, submit(checked, verifier))
-    fixes = fix_rows(spoilt, spoilt_answers, config.error_fix, rng)
+    fixes = fix_rows(spoilt, spoilt_answers, config.error_fix)
     rows = [*map(proof_row, attempts), *fixes[: config.error_fix_demonstrations]]
     rng.shuffle(rows)
     _write(folder / "demonstrations.jsonl", rows)
@@ -90,13 +89,13 @@ def proof_row(attempt: Attempt) -> Row:
 def spoilt_attempts(
     theorems: Sequence[Theorem], count: int, rng: random.Random
 ) -> list[tuple[Attempt, Attempt]]:
-    """Pairs of a right attempt and one spoilt: 5 % more than `count`, as a few still are proofs."""
+    """Pairs of a right attempt and one spoilt: 10 % more than `count`, as some still are proofs."""
     pairs: list[tuple[Attempt, Attempt]] = []
-    while len(pairs) < count + count // 20:
+    while len(pairs) < count + count // 10:
         right = demonstrate(rng.choice(theorems).renamed(rng), rng)
-        spoilt = spoil([line.text for line in right.lines], right.theorem, rng)
+        spoilt = spoil(list(right.lines), right.theorem, rng)
         if spoilt is not None:
-            pairs.append((right, with_lines(right, spoilt, rng)))
+            pairs.append((right, with_lines(right, spoilt)))
     return pairs
 
 
@@ -104,24 +103,16 @@ def fix_rows(
     pairs: Sequence[tuple[Attempt, Attempt]],
     answers: Sequence[Future[LeanResult]],
     settings: ErrorFixConfig,
-    rng: random.Random,
 ) -> list[Row]:
     """A row for each spoilt attempt that Lean did fail."""
     rows = [
-        fix_row(right, failed.completion, failed.code, answer.result(), settings, rng)
+        fix_row(right, failed, answer.result(), settings)
         for (right, failed), answer in zip(pairs, answers, strict=True)
     ]
     return [row for row in rows if row is not None]
 
 
-def fix_row(
-    right: Attempt,
-    failed_completion: str,
-    failed_code: str,
-    result: LeanResult,
-    settings: ErrorFixConfig,
-    rng: random.Random,
-) -> Row | None:
+def fix_row(right: Attempt, failed: Attempt, result: LeanResult, settings: ErrorFixConfig) -> Row | None:
     """The row that shows a failed attempt, Lean's message and the right proof.
 
     None if Lean did not fail it with an error message.
@@ -130,7 +121,7 @@ def fix_row(
     if result.verdict is not Verdict.FAILED or not errors:
         return None
     feedback = error_fix_message(
-        failed_code,
+        failed.code,
         result,
         max_errors=settings.max_errors,
         context_lines=settings.context_lines,
@@ -140,10 +131,10 @@ def fix_row(
     if feedback is None:
         return None
     first = min(errors, key=lambda message: (message.line, message.column))
-    fixed = demonstrate_fix(right, proof_lines(failed_code), first, rng)
+    fixed = demonstrate_fix(right, failed.lines, first)
     messages = [
         *problem_messages(right.theorem.problem(), "compact"),
-        {"role": "assistant", "content": failed_completion},
+        {"role": "assistant", "content": failed.completion},
         {"role": "user", "content": feedback},
         {"role": "assistant", "content": fixed.completion},
     ]

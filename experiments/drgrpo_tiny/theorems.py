@@ -23,7 +23,6 @@ LETTERS = {
 }
 """Names that a renaming draws from, by sort."""
 _DECLARED = [sort for sort in LETTERS if sort != "bound"]  # the order of binders in a statement
-MAX_HYPOTHESES = 3
 _MOST_MISSES = 1_000  # candidates in a row without a new statement: the family is exhausted
 
 
@@ -151,7 +150,8 @@ def _fresh(family: str, index: int, hardest: int, rng: random.Random, taken: set
         proof = prove(theorem.named_hypotheses(), theorem.goal, theorem.individuals(), rng)
         if proof is None or not 1 <= proof.inferences() <= hardest:
             continue
-        if len(hypotheses) > MAX_HYPOTHESES or len(theorem.statement()) > FAMILIES[family].longest:
+        bounds = FAMILIES[family]
+        if len(hypotheses) > bounds.hypotheses or len(theorem.statement()) > bounds.longest:
             continue
         taken.add(form)
         return Theorem(
