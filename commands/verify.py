@@ -8,15 +8,12 @@ FILE.verdicts.jsonl, a line a row as they come; a second run asks only about row
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
 import sys
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +21,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from core.config import LeanConfig
@@ -33,8 +29,8 @@ from core.lean.assemble import split_statement
 from core.lean.backends import make_verifier
 from core.lean.verdict import LeanCheck, LeanResult, Verdict, Verifier
 from core.problems import Problem
+from core.progress import progress
 
-HEARTBEAT_S = 30.0
 COLOURS = {Verdict.PROVED: "green", Verdict.FAILED: "red", Verdict.REFUSED: "red", Verdict.UNKNOWN: "yellow"}
 
 
@@ -120,32 +116,6 @@ def as_answer(row: Row, result: LeanResult, lean: str) -> dict[str, Any]:
     return place | asdict(result) | {"verdict": result.verdict.value}
 
 
-@contextlib.contextmanager
-def progress(console: Console, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, else a line every 30 seconds; yields what is called after each row."""
-    done, start, over = 0, time.monotonic(), threading.Event()
-    columns = (TextColumn("verify"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task("verify", total=total)
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        bar.advance(task)
-
-    def heartbeat() -> None:
-        while not over.wait(HEARTBEAT_S):
-            console.print(f"  … {done} of {total} rows, {time.monotonic() - start:.0f} s", highlight=False)
-
-    if not console.is_terminal:
-        threading.Thread(target=heartbeat, daemon=True).start()
-    try:
-        with bar:
-            yield advance
-    finally:
-        over.set()
-
-
 def verify(
     rows: Sequence[Row], verifier: Verifier, path: Path, out: Path, console: Console
 ) -> list[dict[str, Any]]:
@@ -157,12 +127,13 @@ def verify(
         except ValueError as error:
             raise UserError(f"{path}, row {row.number}: {error}") from error
     answers = []
-    with out.open("a", encoding="utf-8") as file, progress(console, len(rows)) as advance:
+    say, terminal = console.print, console if console.is_terminal else None
+    with out.open("a", encoding="utf-8") as file, progress("rows", len(rows), say, terminal) as advance:
         for future in as_completed(asked):
             answers.append(as_answer(asked[future], future.result(), verifier.name))
             file.write(as_line(answers[-1]))
             file.flush()
-            advance()
+            advance(1)
     return answers
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class PackedLayout:
     Spans (0, 1, 1, 1) and (2, 1, 3, 2), two sequences of 2 and 3 tokens: rows [[2, 3, 4]] and [[0, 1]],
     places_T [3, 4, 0, 1, 2] (in the flattened rows).
     Sequences of similar length share a block of rows, because attention costs the square of a block's
-    width; a shorter row's tail repeats its last token.
+    width; a shorter row's tail repeats the micro-batch's first token.
     """
 
     blocks_SL: tuple[Tensor, ...]
@@ -56,9 +57,8 @@ class PackedLayout:
             for member in members:
                 places_T[rows[member]] = offset + torch.arange(lengths[member])
                 offset += width
-            last = [rows[member][-1:].expand(width - lengths[member]) for member in members]
-            block = [torch.cat([rows[member], tail]) for member, tail in zip(members, last, strict=True)]
-            blocks.append(torch.stack(block).to(device))
+            block = pad_sequence([rows[member] for member in members], batch_first=True)
+            blocks.append(block.to(device))
         return PackedLayout(
             blocks_SL=tuple(blocks),
             places_T=places_T.to(device),

@@ -15,7 +15,6 @@ must see the folder under the same path.
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import json
@@ -252,8 +251,8 @@ def random_states() -> dict[str, Any]:
     """This process's global random states: torch, CUDA, numpy and Python."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {
-        "torch": _to_text(torch.get_rng_state()),
-        "cuda": _to_text(torch.cuda.get_rng_state()) if torch.cuda.is_available() else None,
+        "torch": torch.get_rng_state().tolist(),
+        "cuda": torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else None,
         "numpy": [kind, np.asarray(keys).tolist(), *rest],
         "python": random.getstate(),
     }
@@ -261,9 +260,9 @@ def random_states() -> dict[str, Any]:
 
 def set_random_states(states: Mapping[str, Any]) -> None:
     """Put back what `random_states` gave."""
-    torch.set_rng_state(_from_text(states["torch"]))
+    torch.set_rng_state(torch.tensor(states["torch"], dtype=torch.uint8))
     if states["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state(_from_text(states["cuda"]))
+        torch.cuda.set_rng_state(torch.tensor(states["cuda"], dtype=torch.uint8))
     kind, keys, *rest = states["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
     version, internal, gauss = states["python"]
@@ -272,14 +271,6 @@ def set_random_states(states: Mapping[str, Any]) -> None:
 
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
-
-
-def _to_text(state: Tensor) -> str:
-    return base64.b64encode(state.numpy().tobytes()).decode()
-
-
-def _from_text(text: str) -> Tensor:
-    return torch.tensor(list(base64.b64decode(text)), dtype=torch.uint8)
 
 
 def _checksum(file: Path) -> str:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 import yaml
 
@@ -136,7 +137,9 @@ class Folder:
 
     def _differences(self, config: Any) -> str:
         theirs = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
-        old, new = (dict(_flat(numbers_of(plain))) for plain in (theirs, to_dict(config)))
+        old, new = (
+            pd.json_normalize(numbers_of(plain)).iloc[0].to_dict() for plain in (theirs, to_dict(config))
+        )
         keys = [key for key in old | new if old.get(key) != new.get(key)]
         shown = [f"{key}: {old.get(key)} → {new.get(key)}" for key in keys[:3]]
         return ", ".join(shown + ["…"] * (len(keys) > 3))
@@ -198,13 +201,6 @@ def _append(file: Path, data: bytes) -> None:
         except OSError:
             stream.truncate(end)
             raise
-
-
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in plain.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return pairs
 
 
 def _now() -> str:

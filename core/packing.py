@@ -184,8 +184,8 @@ def pack(
             f"sequence {longest} has {len(sequences[longest].token_ids)} tokens, the token budget of a "
             f"micro-batch is {token_budget}: set it to at least the prompt limit plus the response limit"
         )
-    units = _units(sequences, token_budget)
-    bins = _balanced_bins([_tokens(sequences, unit) for unit in units], token_budget, world_size)
+    units, sizes = _units(sequences, token_budget)
+    bins = _balanced_bins(sizes, token_budget, world_size)
     mine = [sorted(index for unit in members for index in units[unit]) for members in bins[rank::world_size]]
     return [_concatenate(sequences, indices, device, dtype) for indices in mine]
 
@@ -214,24 +214,23 @@ def completion_tokens(sequences: Sequence[TrainSequence]) -> int:
     return sum(s.completion_length for s in sequences if s.weight != 0)
 
 
-def _units(sequences: Sequence[TrainSequence], token_budget: int) -> list[list[int]]:
-    """Indices that stay in one micro-batch: those with one prompt, in pieces small beside the budget, so that
-    loads still balance. Long completions stand alone; beside them a prompt costs little."""
+def _units(sequences: Sequence[TrainSequence], token_budget: int) -> tuple[list[list[int]], list[int]]:
+    """Indices that stay in one micro-batch, and their tokens: those with one prompt, in pieces small beside
+    the budget, so that loads still balance. Long completions stand alone; beside them a prompt costs little.
+    """
     units: list[list[int]] = []
-    open_units: dict[tuple[int, ...], int] = {}
+    sizes: list[int] = []
+    newest: dict[tuple[int, ...], int] = {}
     for index, one in enumerate(sequences):
         prompt = one.token_ids[: one.prompt_length]
-        unit = open_units.get(prompt)
-        if unit is not None and _tokens(sequences, [*units[unit], index]) <= token_budget // 8:
-            units[unit].append(index)
-        else:
-            open_units[prompt] = len(units)
-            units.append([index])
-    return units
-
-
-def _tokens(sequences: Sequence[TrainSequence], unit: Sequence[int]) -> int:
-    return sequences[unit[0]].prompt_length + sum(sequences[index].completion_length for index in unit)
+        unit = newest.get(prompt)
+        if unit is None or sizes[unit] + one.completion_length > token_budget // 8:
+            unit = newest[prompt] = len(units)
+            units.append([])
+            sizes.append(one.prompt_length)
+        units[unit].append(index)
+        sizes[unit] += one.completion_length
+    return units, sizes
 
 
 def _balanced_bins(lengths: list[int], token_budget: int, world_size: int) -> list[list[int]]:

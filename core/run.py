@@ -10,7 +10,6 @@ import datetime
 import json
 import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,16 +21,15 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from core.config import RunConfig, parse_arguments, to_dict
 from core.errors import UserError
 from core.folder import Folder, redact
+from core.progress import progress
 from core.watch import StopSignal, Watch
 
 T = TypeVar("T")
-HEARTBEAT_S = 30.0
 PAUSE_POLL_S = 2.0
 
 
@@ -228,39 +226,20 @@ class Run:
         Yields a function that advances the progress. The seconds add up in `self.seconds[name]`.
         """
         start = time.perf_counter()
-        done = 0
-        finished = threading.Event()
-        bar: Progress | None = None
-        if self.rank == 0 and self.console.is_terminal and not self._bar_is_up:
-            self._bar_is_up = True
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
-            task = bar.add_task(name, total=total)
-            bar.start()
-
-        def advance(count: int = 1) -> None:
-            nonlocal done
-            done += count
-            self._tick(name)
-            if bar is not None:
-                bar.advance(task, count)
-
-        def heartbeat() -> None:
-            while not finished.wait(HEARTBEAT_S):
-                seconds = time.perf_counter() - start
-                self.print(f"  … {name}: {done}{f' of {total}' if total else ''}, {seconds:.0f} s")
-
-        if self.rank == 0 and bar is None:
-            threading.Thread(target=heartbeat, daemon=True).start()
+        on_bar = self.rank == 0 and self.console.is_terminal and not self._bar_is_up
+        self._bar_is_up |= on_bar
         self._tick(name)
         try:
-            yield advance
+            with progress(name, total, self.print, self.console if on_bar else None) as show:
+
+                def advance(count: int = 1) -> None:
+                    self._tick(name)
+                    show(count)
+
+                yield advance
             self._tick(f"what follows {name}")
         finally:
-            finished.set()
-            if bar is not None:
-                bar.stop()
-                self._bar_is_up = False
+            self._bar_is_up &= not on_bar
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def _tick(self, phase: str) -> None:

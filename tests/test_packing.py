@@ -221,7 +221,7 @@ def test_the_worked_example_of_the_docstring():
     assert layout.places_T.tolist() == [3, 4, 0, 1, 2]
     # lengths 4, 3 and 2: the first two share a block (3 ≥ 3/4 · 4), the third (2 < 3) does not
     layout = PackedLayout.of((Span(0, 1, 1, 2), Span(3, 1, 4, 3), Span(7, 1, 8, 1)), torch.device("cpu"))
-    assert [rows.tolist() for rows in layout.blocks_SL] == [[[3, 4, 5, 6], [0, 1, 2, 2]], [[7, 8]]]
+    assert [rows.tolist() for rows in layout.blocks_SL] == [[[3, 4, 5, 6], [0, 1, 2, 0]], [[7, 8]]]
     assert layout.places_T.tolist() == [4, 5, 6, 0, 1, 2, 3, 8, 9]
     assert layout.expanded_M is None
 

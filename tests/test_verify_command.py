@@ -178,9 +178,9 @@ def test_an_interrupt_leaves_no_process_and_the_next_run_goes_on(tmp_path):
 
 
 def test_without_a_terminal_a_line_says_how_far_it_is(file, monkeypatch, capsys):
-    monkeypatch.setattr("commands.verify.HEARTBEAT_S", 0.001)
+    monkeypatch.setattr("core.progress.HEARTBEAT_S", 0.001)
     assert main([str(file), *OPTIONS]) == 0
-    assert " of 4 rows, " in capsys.readouterr().out
+    assert " of 4, " in capsys.readouterr().out
 
 
 def test_the_command_is_installed():
