@@ -79,6 +79,14 @@ def test_the_same_seed_gives_the_same_theorems() -> None:
     assert split(seed=4, train=60, heldout=20, hardest=HARDEST) != first
 
 
+def test_left_and_right_are_right_equally_often(drawn) -> None:
+    rng = random.Random(0)
+    rules = [{t.prove(rng).rule for _ in range(4)} for t in drawn[0] if t.goal.head == "Or"]
+    left, right = rules.count({"inl"}), rules.count({"inr"})
+    assert left + right > 500
+    assert abs(left - right) < 3 * (left + right) ** 0.5, "three standard deviations of a fair coin"
+
+
 def test_more_theorems_keep_the_earlier_ones_of_the_stream() -> None:
     few = list(itertools.islice(theorems(0, HARDEST, set()), 50))
     many = list(itertools.islice(theorems(0, HARDEST, set()), 120))

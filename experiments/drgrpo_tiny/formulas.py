@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -78,6 +79,12 @@ class Formula:
         if self.head == "Nat.succ" and arguments[0].head.isdigit():
             return Formula(str(int(arguments[0].head) + 1))
         return self if arguments == self.args else Formula(self.head, arguments)
+
+    def mirrored(self, rng: random.Random) -> Formula:
+        """The formula with the sides of each ∧, ∨ and ↔ exchanged or not: as true, and as easy to prove."""
+        arguments = tuple(argument.mirrored(rng) for argument in self.args)
+        exchanged = self.head in ("And", "Or", "Iff") and rng.random() < 0.5
+        return Formula(self.head, arguments[::-1] if exchanged else arguments)
 
     def heads(self) -> Iterator[str]:
         """Every head in reading order."""

@@ -141,7 +141,9 @@ def theorems(seed: int, hardest: int, taken: set[str]) -> Iterator[Theorem]:
 def _fresh(family: str, index: int, hardest: int, rng: random.Random, taken: set[str]) -> Theorem | None:
     for _ in range(_MOST_MISSES):
         sorts, hypotheses, goal = FAMILIES[family].make(rng)
-        hypotheses = tuple(rng.sample(hypotheses, len(hypotheses)))
+        # Left and right are right equally often: else a policy that cannot tell learns to answer "left".
+        goal = goal.mirrored(rng)
+        hypotheses = tuple(h.mirrored(rng) for h in rng.sample(hypotheses, len(hypotheses)))
         form = canonical(hypotheses, goal, set(sorts))
         if form in taken or goal in hypotheses or len(set(hypotheses)) < len(hypotheses):
             continue
