@@ -140,6 +140,10 @@ def load_policy(config: PolicyConfig) -> Policy:
 
 
 def _check(config: PolicyConfig) -> None:
+    if config.dtype not in DTYPES:
+        raise UserError(f"policy.dtype {config.dtype!r}: expected one of {', '.join(DTYPES)}")
+    if config.sharding not in ("none", "ddp", "fsdp"):
+        raise UserError(f"policy.sharding {config.sharding!r}: expected none, ddp or fsdp")
     if config.sharding == "none" and _world_size() > 1:
         raise UserError(f"policy.sharding none with {_world_size()} processes: use ddp or fsdp")
     if config.cpu_offload and config.sharding != "fsdp":

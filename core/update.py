@@ -74,6 +74,8 @@ def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:
         rest = [(name, p) for name, p in parameters if id(p) not in in_muon]
         muon = torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=config.weight_decay)
         return Optimiser([muon, _adamw(rest, config)])
+    if config.name != "adamw":
+        raise UserError(f"optimiser.name {config.name!r}: expected adamw or muon")
     return Optimiser([_adamw(parameters, config)])
 
 
@@ -99,6 +101,8 @@ def rate_factor(config: OptimiserConfig, update: int, total_updates: int) -> flo
     Warm-up of 4 gives 1/4, 2/4, 3/4, 1; the linear schedule's last update has 1/total of the rest, so no
     update is ever spent at rate 0.
     """
+    if config.schedule not in ("constant", "linear"):
+        raise UserError(f"optimiser.schedule {config.schedule!r}: expected constant or linear")
     if update < config.warmup_updates:
         return (update + 1) / config.warmup_updates
     if config.schedule == "constant":

@@ -28,6 +28,8 @@ from core.lean.verdict import LeanCheck, LeanMessage, Verdict
 from core.problems import Problem
 
 ALLOWED_AXIOMS = frozenset({"propext", "Classical.choice", "Quot.sound"})
+_IS_A_PROP = re.compile(r"(\.\{.*\})? : Prop")  # what Lean says behind our random name
+_DEPENDS = re.compile(r" depends on axioms: \[(\S+(?:, \S+)*)\]")
 MAX_HEARTBEATS = 400_000  # about 10 s of elaboration; the wall clock ends what this does not
 
 _OPENING, _CLOSING = frozenset("([{⟨⦃⟦"), frozenset(")]}⟩⦄⟧")
@@ -269,11 +271,6 @@ def clamp_heartbeats(header: str, limit: int) -> str:
 
 
 # --- the evidence -------------------------------------------------------------------------------
-
-
-# Behind our random name; a pattern with the name in it would be compiled for every check.
-_IS_A_PROP = re.compile(r"(\.\{.*\})? : Prop")
-_DEPENDS = re.compile(r" depends on axioms: \[(\S+(?:, \S+)*)\]")
 
 
 class Doubt(Enum):
