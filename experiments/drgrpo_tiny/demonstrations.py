@@ -57,11 +57,6 @@ class Attempt:
         return "<think>\n" + "\n".join(thinking) + f"\n</think>\n```lean4\n{self.code}\n```"
 
 
-def proof_lines(code: str) -> list[str]:
-    """The lines of a proof behind its statement, which is one line; the inverse of `Attempt.code`."""
-    return [line.strip() for line in code.split("\n")[1:]]
-
-
 def demonstrate(theorem: Theorem, rng: random.Random) -> Attempt:
     """A right proof of `theorem`, found in one of the two ways."""
     if rng.random() < FORWARD_SHARE:
