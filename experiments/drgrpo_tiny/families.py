@@ -88,9 +88,7 @@ def _disj(rng: random.Random) -> Sequent:
     if kind == 0:
         return _propositional([P], _tree(rng, rng.sample([P, Q, R], 3), disjunction))
     if kind == 1:
-        side = conjunction(P, R) if rng.random() < 0.5 else conjunction(R, P)
-        goal = disjunction(P, Q) if rng.random() < 0.5 else disjunction(Q, P)
-        return _propositional([side], goal)
+        return _propositional([conjunction(P, R)], disjunction(P, Q))
     left, right = P, Q
     hypotheses: list[Formula] = []
     if kind == 2:
@@ -104,12 +102,9 @@ def _disj(rng: random.Random) -> Sequent:
             else:
                 right = S
     if kind == 5:
-        pairs = [conjunction(P, R), conjunction(Q, R)]
-        if rng.random() < 0.5:
-            pairs[0] = conjunction(R, P)
-        goal = R if rng.random() < 0.5 else disjunction(Q, P)
-        return _propositional([disjunction(*pairs)], goal)
-    goal = disjunction(right, left) if rng.random() < 0.6 else disjunction(left, right)
+        goal = R if rng.random() < 0.5 else disjunction(P, Q)
+        return _propositional([disjunction(conjunction(P, R), conjunction(Q, R))], goal)
+    goal = disjunction(left, right)
     if rng.random() < 0.25:
         goal = disjunction(goal, T)
     return _propositional([disjunction(P, Q), *hypotheses], goal)
@@ -141,11 +136,9 @@ def _neg(rng: random.Random) -> Sequent:
         if rng.random() < 0.3:
             goal = conjunction(negation(inner.args[1]), negation(inner.args[0]))
         return _propositional([negation(inner)], goal)
-    pair = conjunction(P, negation(Q)) if rng.random() < 0.5 else conjunction(negation(Q), P)
     if rng.random() < 0.5:
-        return _propositional([pair], negation(implication(P, Q)))
-    goal = negation(conjunction(P, Q) if rng.random() < 0.5 else conjunction(Q, P))
-    return _propositional([negation(rng.choice([P, Q]))], goal)
+        return _propositional([conjunction(P, negation(Q))], negation(implication(P, Q)))
+    return _propositional([negation(P)], negation(conjunction(P, Q)))
 
 
 def neg(rng: random.Random) -> Sequent:
@@ -157,9 +150,7 @@ def iff(rng: random.Random) -> Sequent:
     """Use equivalences in either direction; prove them from two implications."""
     length = rng.randint(1, 3)
     chain = _PROPS[: length + 1]
-    links = []
-    for a, b in pairwise(chain):
-        links.append(equivalence(a, b) if rng.random() < 0.5 else equivalence(b, a))
+    links = [equivalence(a, b) for a, b in pairwise(chain)]
     if length >= 2 and rng.random() < 0.3:
         links[0] = implication(chain[0], chain[1])
         return _propositional([chain[0], *links], chain[-1])
@@ -181,20 +172,16 @@ def _mix(rng: random.Random) -> Sequent:
     """Several connectives at once."""
     kind = rng.randrange(5)
     if kind == 0:
-        first = conjunction(P, Q) if rng.random() < 0.5 else conjunction(Q, P)
         link = implication(P, R) if rng.random() < 0.6 else equivalence(R, P)
-        goal = rng.choice([R, conjunction(R, Q), conjunction(Q, R), disjunction(R, S)])
-        return _propositional([first, link], goal)
+        goal = rng.choice([R, conjunction(R, Q), conjunction(R, Q), disjunction(R, S)])
+        return _propositional([conjunction(P, Q), link], goal)
     if kind == 1:
-        pair = [implication(P, Q), implication(Q, R)]
         goal = rng.choice([R, conjunction(R, P), conjunction(Q, R)])
-        rng.shuffle(pair)
-        return _propositional([conjunction(*pair), P], goal)
+        return _propositional([conjunction(implication(P, Q), implication(Q, R)), P], goal)
     if kind == 2:
         link = implication(disjunction(P, Q), R)
-        start = rng.choice([P, Q])
-        extra = rng.choice([start, conjunction(start, S), conjunction(S, start)])
-        return _propositional([link, extra], rng.choice([R, disjunction(R, T), disjunction(T, R)]))
+        start = P if rng.random() < 0.3 else conjunction(P, S)
+        return _propositional([link, start], R if rng.random() < 0.3 else disjunction(R, T))
     if kind == 3:
         link = implication(conjunction(P, Q), R)
         if rng.random() < 0.5:
@@ -202,7 +189,7 @@ def _mix(rng: random.Random) -> Sequent:
         return _propositional([link, Q], implication(P, rng.choice([R, conjunction(R, Q)])))
     link = implication(P, conjunction(Q, R))
     goal = rng.choice([Q, R, conjunction(R, Q), conjunction(R, P), disjunction(R, S)])
-    start = rng.choice([P, conjunction(P, T), conjunction(T, P)])
+    start = P if rng.random() < 0.3 else conjunction(P, T)
     return _propositional([link, start], goal)
 
 

@@ -33,8 +33,9 @@ def lay_out_forward(
         known.append((layout.assume(goal.args[0]), goal.args[0]))
         goal = goal.args[1] if goal.head == "→" else FALSE
     for _ in range(_MOST_FACTS):
-        fact = _next_fact(known, individuals, rng)
-        if fact is None or any(formula == goal for _, formula in known):
+        reached = any(formula == goal for _, formula in known)
+        fact = None if reached else _next_fact(known, individuals, rng)
+        if fact is None:
             break
         known.append((layout.have(fact), fact.formula))
     proof = prove(known, goal, individuals, rng)
