@@ -15,9 +15,9 @@ HEARTBEAT_S = 30.0
 
 @contextlib.contextmanager
 def progress(
-    name: str, total: int | None, say: Callable[[str], None], console: Console | None
+    name: str, total: int | None, say: Callable[[str], None] | None, console: Console | None
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar on `console`, or without one a line by `say` every 30 seconds. Yields what advances it."""
+    """Show a bar on `console`, or else a line by `say` every 30 seconds. Yields what advances it."""
     start, done, finished = time.perf_counter(), 0, threading.Event()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=console, transient=True, disable=console is None)
@@ -28,13 +28,13 @@ def progress(
         done += count
         bar.advance(task, count)
 
-    def heartbeat() -> None:
+    def heartbeat(say: Callable[[str], None]) -> None:
         while not finished.wait(HEARTBEAT_S):
             seconds = time.perf_counter() - start
             say(f"  … {name}: {done}{f' of {total}' if total else ''}, {seconds:.0f} s")
 
-    if console is None:
-        threading.Thread(target=heartbeat, daemon=True).start()
+    if console is None and say is not None:
+        threading.Thread(target=heartbeat, args=(say,), daemon=True).start()
     try:
         with bar:
             yield advance

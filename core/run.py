@@ -230,7 +230,8 @@ class Run:
         self._bar_is_up |= on_bar
         self._tick(name)
         try:
-            with progress(name, total, self.print, self.console if on_bar else None) as show:
+            say = self.print if self.rank == 0 else None
+            with progress(name, total, say, self.console if on_bar else None) as show:
 
                 def advance(count: int = 1) -> None:
                     self._tick(name)

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from core.errors import UserError
 from core.losses.surrogate import Stats
+from core.muon import Muon
 from core.packing import MicroBatch
 from core.policy import Policy
 
@@ -72,7 +73,7 @@ def make_optimiser(policy: Policy, config: OptimiserConfig) -> Optimiser:
             raise UserError("optimiser.matrix_learning_rate is missing: muon needs one (0.02, say)")
         in_muon = {id(p) for p in matrices}
         rest = [(name, p) for name, p in parameters if id(p) not in in_muon]
-        muon = torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=config.weight_decay)
+        muon = Muon(matrices, config.matrix_learning_rate, config.weight_decay)
         return Optimiser([muon, _adamw(rest, config)])
     if config.name != "adamw":
         raise UserError(f"optimiser.name {config.name!r}: expected adamw or muon")
