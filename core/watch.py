@@ -71,7 +71,8 @@ class Watch:
         port = int(os.environ["MASTER_PORT"])
         self._store = TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, wait_for_workers=False)
         self._prefix = f"watch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
-        threading.Thread(target=self._beat, name="watch", daemon=True).start()
+        self._thread = threading.Thread(target=self._beat, name="watch", daemon=True)
+        self._thread.start()
 
     def tick(self, doing: str) -> None:
         """The main thread has got to (or on with) this."""
@@ -79,6 +80,7 @@ class Watch:
 
     def close(self) -> None:
         self._closed.set()
+        self._thread.join(self.BEAT_S)  # at the process's exit a call into the store would abort it
 
     def board(self) -> str:
         """A line a rank: what it was doing when it was last heard."""

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_policy import accumulate, distance, load_tiny, random_sequences, take_gradients, write_model
+from torch import nn
 from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from core.config import OptimiserConfig, PolicyConfig
 from core.errors import UserError
+from core.muon import Muon
 from core.packing import pack
 from core.policy import (
     ExactNorm,
@@ -236,6 +238,27 @@ def test_muon_takes_the_layers_matrices_alone(tied):
         make_optimiser(policy, dataclasses.replace(config, matrix_learning_rate=None))
     with pytest.raises(UserError, match="expected adamw or muon"):
         make_optimiser(policy, dataclasses.replace(config, name="sgd"))
+
+
+def test_muon_moves_as_torchs_does_up_to_bfloat16():
+    """Wide, tall and square matrices, two of a shape, one without a gradient; three updates with decay."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(8, 24), (24, 8), (8, 24), (16, 16), (8, 8)]
+    start = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    ours, theirs = ([nn.Parameter(matrix.clone()) for matrix in start] for _ in range(2))
+    optimisers = (
+        Muon(ours, lr=0.02, weight_decay=0.1),
+        torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1),
+    )
+    for _ in range(3):
+        for one, other in zip(ours[:-1], theirs[:-1], strict=True):
+            one.grad = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+            other.grad = one.grad.clone()
+        for optimiser in optimisers:
+            optimiser.step()
+    for one, other, before in zip(ours[:-1], theirs[:-1], start[:-1], strict=True):
+        assert float((one - other).detach().norm() / (other - before).detach().norm()) < 0.03
+    assert torch.equal(ours[-1].detach(), start[-1])
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
