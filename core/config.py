@@ -267,18 +267,14 @@ def _leaves(schema: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def check_config(config: Config) -> None:
     """Raise UserError for values that contradict each other."""
-    rollout, loss, run = config.rollout, config.loss, config.run
+    rollout, loss, run, held = config.rollout, config.loss, config.run, config.evaluate
+    fraction = config.error_fix.fraction
     longest = config.prompt.max_tokens + rollout.max_new_tokens
     rules = (
         (run.steps >= 1, f"run.steps={run.steps}: a run of no steps; must be at least 1"),
-        (
-            run.checkpoint_every >= 1 and run.keep_last >= 1,
-            "run.checkpoint_every and run.keep_last must be at least 1",
-        ),
-        (
-            0 <= config.error_fix.fraction <= 1,
-            f"error_fix.fraction={config.error_fix.fraction}: must be between 0 and 1",
-        ),
+        (run.checkpoint_every >= 1, f"run.checkpoint_every={run.checkpoint_every}: must be at least 1"),
+        (run.keep_last >= 1, f"run.keep_last={run.keep_last}: must be at least 1"),
+        (0 <= fraction <= 1, f"error_fix.fraction={fraction}: must be between 0 and 1"),
         (
             loss.prompts_per_update >= 1 and rollout.prompts % loss.prompts_per_update == 0,
             f"rollout.prompts={rollout.prompts} is no multiple of "
@@ -306,10 +302,8 @@ def check_config(config: Config) -> None:
             rollout.top_p == 1.0,
             f"rollout.top_p={rollout.top_p}: must be 1.0; the loss's log-probs know no nucleus",
         ),
-        (
-            config.evaluate.samples >= 1 and config.evaluate.problems >= 1,
-            "evaluate.samples and evaluate.problems must be at least 1",
-        ),
+        (held.samples >= 1, f"evaluate.samples={held.samples}: must be at least 1"),
+        (held.problems >= 1, f"evaluate.problems={held.problems}: must be at least 1"),
     )
     for holds, message in rules:
         if not holds:

@@ -24,8 +24,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     for _ in range(_ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    x = x.to(matrices.dtype)
-    return x if wide is matrices else x.mT
+    return (x if wide is matrices else x.mT).to(matrices.dtype)
 
 
 class Muon(torch.optim.Optimizer):
