@@ -190,9 +190,7 @@ class Qwen3Sampler:
         return F.linear(self._norm(x, self.last_norm), self.head)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.epsilon)
-        return weight * wide.to(x.dtype)
+        return weight * F.rms_norm(x, x.shape[-1:], eps=self.epsilon)
 
 
 def _look_back(

@@ -82,11 +82,11 @@ class TransformersEngine:
             yield from self._decode(wave, [limits[request] for request in wave], temperature, top_p)
 
     def _waves(self, requests: Sequence[RolloutRequest]) -> list[list[RolloutRequest]]:
-        """At most `max_rows` requests each, shortest prompts first, none over 4 times the first."""
+        """At most `max_rows` requests each, shortest prompts first, none over 8 times the first."""
         waves: list[list[RolloutRequest]] = []
         for request in sorted(requests, key=lambda r: (len(r.context_ids), r.context_ids)):
             fits = waves and len(waves[-1]) < self.max_rows
-            if fits and len(request.context_ids) <= 4 * len(waves[-1][0].context_ids):
+            if fits and len(request.context_ids) <= 8 * len(waves[-1][0].context_ids):
                 waves[-1].append(request)
             else:
                 waves.append([request])
