@@ -63,7 +63,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class PromptConfig:
-    style: Literal["kimina", "compact"]  # kimina: the recipe's wording
+    style: Literal["kimina", "compact", "statement"]  # kimina: the recipe's wording
     max_tokens: int  # longer prompts are left out, never cut
 
 

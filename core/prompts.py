@@ -18,7 +18,6 @@ KIMINA_USER = """Think about and solve the following problem step by step in Lea
 {statement}
 ```
 """
-COMPACT_USER = "{informal}\n{statement}"
 _MARK = "\ue000"  # a private-use character that no template contains
 
 
@@ -41,13 +40,15 @@ def load_tokenizer(path: str) -> tuple[Any, tuple[int, ...]]:
 
 
 def problem_messages(problem: Problem, style: str) -> list[dict[str, str]]:
-    """Chat messages that ask for a proof. `style`: "kimina" (the recipe's wording) or "compact"."""
+    """Chat messages that ask for a proof. `style`: "kimina" (the recipe's wording), "compact" (English text
+    and statement), or "statement" (that alone)."""
     if style == "kimina":
         statement = problem.header + problem.statement
         user = KIMINA_USER.format(informal=problem.informal, statement=statement.rstrip())
         return [{"role": "system", "content": KIMINA_SYSTEM}, {"role": "user", "content": user}]
-    assert style == "compact", style
-    user = COMPACT_USER.format(informal=problem.informal, statement=problem.statement)
+    assert style in ("compact", "statement"), style
+    informal = f"{problem.informal}\n" if style == "compact" else ""
+    user = informal + problem.statement
     return [{"role": "user", "content": user}]
 
 

@@ -65,7 +65,7 @@ def test_the_resolved_config_loads_to_the_same_config(tmp_path: Path) -> None:
         ("run.steps=many", r"run\.steps"),
         ("run.steps=1.5", r"run\.steps"),
         ("run.on_existing=overwrite", r"run\.on_existing: .*'refuse', 'replace'"),
-        ("prompt.style=verbose", r"prompt\.style: .*'kimina', 'compact'"),
+        ("prompt.style=verbose", r"prompt\.style: .*'kimina', 'compact', 'statement'"),
         ("nonsense", "section.key=value"),
     ],
 )

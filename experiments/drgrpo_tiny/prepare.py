@@ -81,7 +81,7 @@ def prepare(config: Config, verifier: Verifier) -> None:
 
 def proof_row(attempt: Attempt) -> Row:
     """The row of a plain demonstration."""
-    messages = problem_messages(attempt.theorem.problem(), "compact")
+    messages = problem_messages(attempt.theorem.problem(), "statement")
     messages.append({"role": "assistant", "content": attempt.completion})
     return _row(attempt.theorem, "proof", messages)
 
@@ -133,7 +133,7 @@ def fix_row(right: Attempt, failed: Attempt, result: LeanResult, settings: Error
     first = min(errors, key=lambda message: (message.line, message.column))
     fixed = demonstrate_fix(right, failed.lines, first)
     messages = [
-        *problem_messages(right.theorem.problem(), "compact"),
+        *problem_messages(right.theorem.problem(), "statement"),
         {"role": "assistant", "content": failed.completion},
         {"role": "user", "content": feedback},
         {"role": "assistant", "content": fixed.completion},
