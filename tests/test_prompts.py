@@ -21,6 +21,14 @@ def test_compact_prompt(tokenizer: Any, problem: Problem) -> None:
     )
 
 
+def test_the_statement_alone(tokenizer: Any, problem: Problem) -> None:
+    text = tokenizer.decode(prompt_ids(tokenizer, problem, "statement"))
+    assert text == (
+        "<|im_start|>user\ntheorem swap (p q : Prop) (h : And p q) : And q p :=<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
 def test_kimina_prompt_has_system_problem_and_statement() -> None:
     problem = Problem("t", "theorem t : 1 + 1 = 2 := by\n", "import Mathlib\n\n", "Add.", "test")
     system, user = problem_messages(problem, "kimina")

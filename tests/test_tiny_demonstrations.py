@@ -156,8 +156,7 @@ def test_error_fix_rows_end_in_the_right_proof(lean: Verifier, train: list[Theor
     for row in rows:
         roles = [message["role"] for message in row["messages"]]
         assert roles == ["user", "assistant", "user", "assistant"]
-        prompt, failed, feedback, fixed = (message["content"] for message in row["messages"])
-        statement = prompt
+        statement, failed, feedback, fixed = (message["content"] for message in row["messages"])
         assert statement in failed
         assert statement in fixed
         assert failed.split("```lean4")[1] != fixed.split("```lean4")[1]
