@@ -111,8 +111,8 @@ def test_problems_with_overlong_prompts_are_left_out_and_counted(tokenizer: Any,
     said: list[str] = []
 
     def load(limit: int) -> list[str]:
-        overrides = [f"data.train={tmp_path / 'p.jsonl'}", f"prompt.max_tokens={limit}", "prompt.style=compact"]
-        config = load_config(Config, tiny, overrides)
+        overrides = [f"data.train={tmp_path / 'p.jsonl'}", f"prompt.max_tokens={limit}"]
+        config = load_config(Config, tiny, [*overrides, "prompt.style=compact"])
         return [problem.name for problem in load_training_problems(config, tokenizer, said.append)]
 
     problems = load_problems(str(tmp_path / "p.jsonl"), COLUMNS)
