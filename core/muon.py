@@ -42,7 +42,10 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             momentum, alike = group["momentum"], defaultdict(list)
             for parameter in (p for p in group["params"] if p.grad is not None):
-                buffer = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
+                state = self.state[parameter]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                buffer = state["momentum_buffer"]
                 buffer.lerp_(parameter.grad, 1 - momentum)
                 alike[parameter.shape].append((parameter, parameter.grad.lerp(buffer, momentum)))
             for (rows, columns), pairs in alike.items():

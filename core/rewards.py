@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -77,27 +76,26 @@ class Judge:
         Where Lean gives no verdict its canaries are run; while they fail the run waits here, saying
         so, and asks again when they pass. What stays UNKNOWN with healthy canaries is censored.
         """
-        waiting: deque[tuple[Rollout, FormatReport, Future[LeanResult] | None]] = deque()
-        scored: list[ScoredRollout] = []
-
-        def settle(wait: bool) -> None:
-            while waiting and (wait or (future := waiting[0][2]) is None or future.done()):
-                rollout, report, future = waiting.popleft()
-                result = future.result() if future else None
-                if result and result.verdict is Verdict.UNKNOWN:
-                    self.wait_until_healthy(f"no verdict for {result.id}: {result.rule}")
-                    result = self.verifier.submit(self._check(rollout, report)).result()
-                scored.append(ScoredRollout(rollout, report, result, reward(report, result)))
-                advance(1)
-
+        pending: list[tuple[Rollout, FormatReport, Future[LeanResult] | None]] = []
+        answered = 0
         for rollout in rollouts:
             truncated = rollout.finish_reason != "stop"
             problem = rollout.request.problem
             report = check_format(rollout.text, problem, self.thresholds, truncated=truncated)
             future = self.verifier.submit(self._check(rollout, report)) if report.passed else None
-            waiting.append((rollout, report, future))
-            settle(wait=False)
-        settle(wait=True)
+            pending.append((rollout, report, future))
+            while answered < len(pending) and ((first := pending[answered][2]) is None or first.done()):
+                answered += 1
+                advance(1)
+        scored = []
+        for number, (rollout, report, future) in enumerate(pending):
+            result = future.result() if future else None
+            if result and result.verdict is Verdict.UNKNOWN:
+                self.wait_until_healthy(f"no verdict for {result.id}: {result.rule}")
+                result = self.verifier.submit(self._check(rollout, report)).result()
+            scored.append(ScoredRollout(rollout, report, result, reward(report, result)))
+            if number >= answered:
+                advance(1)
         return scored
 
     def wait_until_healthy(self, reason: str) -> None:

@@ -28,6 +28,7 @@ from experiments.drgrpo_tiny.theorems import Theorem, split
 from experiments.drgrpo_tiny.tokenizer import save_tokenizer, train_tokenizer
 
 _TOKENIZER_ROWS = 4_000  # demonstrations that the tokenizer counts
+PROMPT_STYLE = "statement"  # as prompt.style in config.yaml: the model meets the same prompts in training
 Row = dict[str, Any]
 
 
@@ -81,7 +82,7 @@ def prepare(config: Config, verifier: Verifier) -> None:
 
 def proof_row(attempt: Attempt) -> Row:
     """The row of a plain demonstration."""
-    messages = problem_messages(attempt.theorem.problem(), "statement")
+    messages = problem_messages(attempt.theorem.problem(), PROMPT_STYLE)
     messages.append({"role": "assistant", "content": attempt.completion})
     return _row(attempt.theorem, "proof", messages)
 
@@ -133,7 +134,7 @@ def fix_row(right: Attempt, failed: Attempt, result: LeanResult, settings: Error
     first = min(errors, key=lambda message: (message.line, message.column))
     fixed = demonstrate_fix(right, failed.lines, first)
     messages = [
-        *problem_messages(right.theorem.problem(), "statement"),
+        *problem_messages(right.theorem.problem(), PROMPT_STYLE),
         {"role": "assistant", "content": failed.completion},
         {"role": "user", "content": feedback},
         {"role": "assistant", "content": fixed.completion},
