@@ -22,7 +22,7 @@ from experiments.drgrpo_tiny.formulas import (
     some,
 )
 from experiments.drgrpo_tiny.prover import prove
-from experiments.drgrpo_tiny.theorems import LETTERS, Theorem, canonical, split, theorems
+from experiments.drgrpo_tiny.theorems import Theorem, canonical, split, theorems
 
 P, Q, R = (Formula(letter) for letter in "pqr")
 HARDEST = 7
@@ -98,7 +98,7 @@ def _shape(theorem: Theorem) -> str:
     hypotheses_and_goal = re.search(r"(\(h1 .*|: [^()]*:=$|: Eq .*)", theorem.statement())
     assert hypotheses_and_goal is not None
     text = hypotheses_and_goal.group()
-    symbols = {s for s in "".join(LETTERS.values()) if s in theorem.sorts or s in "xyz"}
+    symbols = {*theorem.sorts, *"xyz"}
     numbers: dict[str, str] = {}
     return re.sub(
         r"\b[a-zA-Z]\b",

@@ -173,7 +173,7 @@ def _mix(rng: random.Random) -> Sequent:
     kind = rng.randrange(5)
     if kind == 0:
         link = implication(P, R) if rng.random() < 0.6 else equivalence(R, P)
-        goal = rng.choice([R, conjunction(R, Q), conjunction(R, Q), disjunction(R, S)])
+        goal = rng.choice([R, conjunction(R, Q), disjunction(R, S)])
         return _propositional([conjunction(P, Q), link], goal)
     if kind == 1:
         goal = rng.choice([R, conjunction(R, P), conjunction(Q, R)])

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable
 
-from experiments.drgrpo_tiny.theorems import LETTERS, Theorem
+from experiments.drgrpo_tiny.theorems import BOUND, Theorem
 
 _HAVE = re.compile(r"have (h\d+) : (.*?) := (.*)")
 _NAME = re.compile(r"\bh\d+\b")
@@ -119,7 +119,7 @@ def wrong_type(lines: Lines, theorem: Theorem, rng: random.Random) -> Lines | No
     if rng.random() < 0.3:
         formulas = [theorem.goal, *theorem.hypotheses]
         parts = [part for formula in formulas for part in (formula, *formula.args)]
-        shown = [part.lean() for part in parts if part.head not in LETTERS["bound"]]
+        shown = [part.lean() for part in parts if part.head not in BOUND]
         return _replace(lines, index, start, end, rng.choice(shown))
     letters = [m for m in re.finditer(r"\b\w\b", claimed) if m.group() in theorem.sorts]
     if not letters:

@@ -11,18 +11,13 @@ from experiments.drgrpo_tiny.families import FAMILIES
 from experiments.drgrpo_tiny.formulas import Formula
 from experiments.drgrpo_tiny.prover import Proof, prove
 
-LETTERS = {
-    "Prop": "pqrstu",
-    "α → Prop": "PQRS",
-    "Nat → Prop": "PQRS",
-    "α → α": "fg",
-    "Nat → Nat": "fg",
-    "α": "abcde",
-    "Nat": "nmkij",
-    "bound": "xyz",
-}
-"""Names that a renaming draws from, by sort."""
-_DECLARED = [sort for sort in LETTERS if sort != "bound"]  # the order of binders in a statement
+LETTERS = "pqrstu"
+"""Names of propositions, predicates and individuals alike: a small model learns to copy each letter for itself,
+and a letter that few theorems use it learns last."""
+FUNCTIONS = "fg"
+BOUND = "xyz"
+_DECLARED = ["Prop", "α → Prop", "Nat → Prop", "α → α", "Nat → Nat", "α", "Nat"]
+"""The order of binders in a statement."""
 _MOST_MISSES = 1_000  # candidates in a row without a new statement: the family is exhausted
 
 
@@ -59,7 +54,7 @@ class Theorem:
         if any("α" in sort for sort in used):
             parts.append("(α : Type)")
         for sort in _DECLARED:
-            names = [symbol for symbol in LETTERS[sort] if self.sorts.get(symbol) == sort]
+            names = sorted(symbol for symbol, its_sort in self.sorts.items() if its_sort == sort)
             if names:
                 parts.append(f"({' '.join(names)} : {sort})")
         parts += [f"({name} : {formula.lean()})" for name, formula in self.named_hypotheses()]
@@ -90,11 +85,11 @@ class Theorem:
 
     def renamed(self, rng: random.Random) -> Theorem:
         """The same theorem in other letters, bound ones included."""
-        names: dict[str, str] = {}
-        for sort in LETTERS:
-            symbols = [symbol for symbol, its_sort in self.sorts.items() if its_sort == sort]
-            names |= dict(zip(symbols, rng.sample(LETTERS[sort], len(symbols)), strict=True))
-        names |= dict(zip("xyz", rng.sample("xyz", 3), strict=True))
+        functions = [symbol for symbol, sort in self.sorts.items() if sort in ("α → α", "Nat → Nat")]
+        others = [symbol for symbol in self.sorts if symbol not in functions]
+        names = dict(zip(others, rng.sample(LETTERS, len(others)), strict=True))
+        names |= dict(zip(functions, rng.sample(FUNCTIONS, len(functions)), strict=True))
+        names |= dict(zip(BOUND, rng.sample(BOUND, len(BOUND)), strict=True))
         return Theorem(
             name=self.name,
             family=self.family,
@@ -113,7 +108,7 @@ def canonical(hypotheses: tuple[Formula, ...], goal: Formula, symbols: set[str])
     names: dict[str, str] = {}
     for formula in (*hypotheses, goal):
         for head in formula.heads():
-            if head in symbols or head in ("x", "y", "z"):
+            if head in symbols or head in BOUND:
                 names.setdefault(head, f"#{len(names)}")
     return " ; ".join(formula.rename(names).lean() for formula in (*hypotheses, goal))
 
