@@ -29,7 +29,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 def _orthogonalised_by_all_ranks(matrices: Tensor) -> Tensor:
-    """`orthogonalised`, every rank taking its share of matrices (count, rows, columns) that all ranks hold."""
+    """`orthogonalised`, each rank taking its share of matrices (count, rows, columns) that all hold."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return orthogonalised(matrices)
     mine = slice(dist.get_rank(), None, dist.get_world_size())

@@ -12,8 +12,8 @@ from experiments.drgrpo_tiny.formulas import Formula
 from experiments.drgrpo_tiny.prover import Proof, prove
 
 LETTERS = "pqrstu"
-"""Names of propositions, predicates and individuals alike: a small model learns to copy each letter for itself,
-and a letter that few theorems use it learns last."""
+"""Names of propositions, predicates and individuals alike: a small model learns to copy each letter apart,
+and last a letter that few theorems use."""
 FUNCTIONS = "fg"
 BOUND = "xyz"
 _DECLARED = ["Prop", "α → Prop", "Nat → Prop", "α → α", "Nat → Nat", "α", "Nat"]
