@@ -17,7 +17,7 @@ from core.lean.verdict import LeanMessage
 from experiments.drgrpo_tiny.layout import lay_out, lay_out_forward
 from experiments.drgrpo_tiny.theorems import Theorem
 
-FORWARD_SHARE = 0.65  # of the demonstrations work from what is given
+FORWARD_SHARE = 0.5  # of the demonstrations work from what is given
 FORWARD = "See what follows."
 _SAID = [
     (

@@ -21,8 +21,9 @@ _SPECIAL = [PADDING, "<|im_start|>", END_OF_TURN]
 _PIECES = "|".join(
     [
         r"<think>\n",
-        r"\n```\n</think>\n```lean4\ntheorem [a-z]+",
+        r"\n```\n</think>\n```lean4\n(?=theorem)",
         r"theorem [a-z]+",
+        r"\n```tactics\n(?:  )+(?!have|fun)",
         r"\n```[a-z0-9]*(?:\n(?=[A-Z]))?",
         r"\n(?:  )+have h\d+ :",
         r"\n(?:  )+fun \(h\d+ :",
@@ -30,7 +31,7 @@ _PIECES = "|".join(
         r"\)* \(h\d+ :",
         r"\)+ :(?= )",
         r"\) =>",
-        r" :=\n(?:  )+(?=[^hf])",
+        r" :=\n(?:  )+(?!have|fun)",
         r" ?[A-Z][A-Za-z]*\.[a-z]+",  # And.intro, Nat.succ
         r"[A-Z][a-z]+(?: [a-z]{2,})*",  # a thinking phrase
         r" ?h\d+\.[a-z]+",
