@@ -59,10 +59,17 @@ class Attempt:
 
 def demonstrate(theorem: Theorem, rng: random.Random) -> Attempt:
     """A right proof of `theorem`, found in one of the two ways."""
-    if rng.random() < FORWARD_SHARE:
-        given = theorem.named_hypotheses()
-        lines = lay_out_forward(given, theorem.goal, theorem.individuals(), rng)
-        return Attempt(theorem, FORWARD, tuple(lines))
+    return (from_given if rng.random() < FORWARD_SHARE else from_goal)(theorem, rng)
+
+
+def from_given(theorem: Theorem, rng: random.Random) -> Attempt:
+    """A right proof that writes down what follows, needed or not."""
+    lines = lay_out_forward(theorem.named_hypotheses(), theorem.goal, theorem.individuals(), rng)
+    return Attempt(theorem, FORWARD, tuple(lines))
+
+
+def from_goal(theorem: Theorem, rng: random.Random) -> Attempt:
+    """A right proof in one expression, behind what it assumes."""
     lines = lay_out(theorem.prove(rng), len(theorem.hypotheses) + 1)
     return Attempt(theorem, f"Goal: {theorem.goal.lean()}.", tuple(lines))
 
@@ -73,8 +80,8 @@ def with_lines(right: Attempt, lines: Sequence[str]) -> Attempt:
 
 
 def demonstrate_fix(right: Attempt, failed_lines: Sequence[str], error: LeanMessage) -> Attempt:
-    """The proof of `right` told as the correction of `failed_lines`, whose first error is `error`."""
-    return replace(right, opening=name_mistake(failed_lines, error))
+    """The proof of `right` behind a look at `failed_lines`, whose first error is `error`."""
+    return replace(right, opening=f"{name_mistake(failed_lines, error)}\n{right.opening}")
 
 
 def name_mistake(failed_lines: Sequence[str], error: LeanMessage) -> str:

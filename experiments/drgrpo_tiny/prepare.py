@@ -21,6 +21,7 @@ from experiments.drgrpo_tiny.demonstrations import (
     Attempt,
     demonstrate,
     demonstrate_fix,
+    from_goal,
     with_lines,
 )
 from experiments.drgrpo_tiny.mistakes import spoil
@@ -90,13 +91,17 @@ def proof_row(attempt: Attempt) -> Row:
 def spoilt_attempts(
     theorems: Sequence[Theorem], count: int, rng: random.Random
 ) -> list[tuple[Attempt, Attempt]]:
-    """Pairs of a right attempt and one spoilt: 10 % more than `count`, as some still are proofs."""
+    """Pairs of a right attempt, which starts anew from the goal, and a spoilt one.
+
+    10 % more than `count`, as some still are proofs. An answer that mends one place of the failed attempt is
+    not what is shown: a small model copies the rest and the mistake with it (LOG.md, 2026-11-30).
+    """
     pairs: list[tuple[Attempt, Attempt]] = []
     while len(pairs) < count + count // 10:
-        right = demonstrate(rng.choice(theorems).renamed(rng), rng)
-        spoilt = spoil(list(right.lines), right.theorem, rng)
+        told = demonstrate(rng.choice(theorems).renamed(rng), rng)
+        spoilt = spoil(list(told.lines), told.theorem, rng)
         if spoilt is not None:
-            pairs.append((right, with_lines(right, spoilt)))
+            pairs.append((from_goal(told.theorem, rng), with_lines(told, spoilt)))
     return pairs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.problems import Problem
 from experiments.drgrpo_tiny.families import FAMILIES
@@ -134,8 +134,11 @@ def theorems(seed: int, hardest: int, taken: set[str]) -> Iterator[Theorem]:
 
 
 def _fresh(family: str, index: int, hardest: int, rng: random.Random, taken: set[str]) -> Theorem | None:
+    bounds = FAMILIES[family]
     for _ in range(_MOST_MISSES):
-        sorts, hypotheses, goal = FAMILIES[family].make(rng)
+        sorts, hypotheses, goal = bounds.make(rng)
+        if len(hypotheses) > bounds.hypotheses:
+            continue
         # Left and right are right equally often: else a policy that cannot tell learns to answer "left".
         goal = goal.mirrored(rng)
         hypotheses = tuple(h.mirrored(rng) for h in rng.sample(hypotheses, len(hypotheses)))
@@ -144,21 +147,12 @@ def _fresh(family: str, index: int, hardest: int, rng: random.Random, taken: set
             continue
         name = f"{family}{index:04d}"
         theorem = Theorem(name, family, sorts, hypotheses, goal, difficulty=0).renamed(rng)
+        if len(theorem.statement()) > bounds.longest:
+            continue
         proof = prove(theorem.named_hypotheses(), theorem.goal, theorem.individuals(), rng)
-        if proof is None or not 1 <= proof.inferences() <= hardest:
-            continue
-        bounds = FAMILIES[family]
-        if len(hypotheses) > bounds.hypotheses or len(theorem.statement()) > bounds.longest:
-            continue
-        taken.add(form)
-        return Theorem(
-            theorem.name,
-            family,
-            theorem.sorts,
-            theorem.hypotheses,
-            theorem.goal,
-            difficulty=proof.inferences(),
-        )
+        if proof is not None and 1 <= proof.inferences() <= hardest:
+            taken.add(form)
+            return replace(theorem, difficulty=proof.inferences())
     return None
 
 
