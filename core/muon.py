@@ -30,7 +30,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
 def _orthogonalised_by_all_ranks(matrices: Sequence[Tensor]) -> list[Tensor]:
     """`orthogonalised` of each; a rank takes every so many of the matrices, which all ranks hold."""
     world = dist.get_world_size() if dist.is_initialized() else 1
-    if world == 1:
+    if world == 1 or not matrices:
         return [orthogonalised(matrix) for matrix in matrices]
     sizes = [matrix.numel() for matrix in matrices]
     flat = matrices[0].new_zeros(sum(sizes))
