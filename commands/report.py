@@ -16,8 +16,8 @@ import pandas as pd
 from rich.table import Table
 
 from commands.estimates import Estimate, estimate, fix_against_again, paired_difference
+from commands.step_report import rollout_rows, step_line
 from core.evaluate import Outcome, evaluation_metrics, pass_rates
-from core.metrics import rollout_rows, step_line
 from core.rewards import ScoredRollout
 from core.run import Run
 

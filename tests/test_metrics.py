@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from commands.step_report import rollout_rows, step_line
 from core.format_checks import FormatReport
 from core.format_checks.report import Finding
 from core.lean.verdict import LeanMessage, LeanResult, Verdict
-from core.metrics import mean_metrics, rollout_metrics, rollout_rows, step_line
+from core.metrics import mean_metrics, rollout_metrics
 from core.problems import Problem
 from core.rewards import ScoredRollout, reward
 from core.rollout import Rollout, RolloutRequest

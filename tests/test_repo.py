@@ -64,7 +64,7 @@ def _code_lines(file: Path) -> int:
     return len(code - documentation)
 
 
-CEILINGS = {"lean": 2_300, "format_checks": 900, "the loop": 3_535}
+CEILINGS = {"lean": 2_300, "format_checks": 900, "the loop": 3_500}
 """Of CONTRIBUTING.md, in lines of code; the loop is all of core beside the two rooms."""
 
 
