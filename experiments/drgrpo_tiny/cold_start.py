@@ -87,18 +87,20 @@ def load_demonstrations(file: str, tokenizer: Any, eos_ids: tuple[int, ...]) -> 
     except OSError as error:
         raise UserError(f"demonstrations.file {file}: cannot be read: {error.strerror}") from error
 
-    def ids(text: str) -> tuple[int, ...]:
-        return tuple(tokenizer.encode(text, add_special_tokens=False))
+    def ids(texts: list[str]) -> list[tuple[int, ...]]:
+        return [tuple(row) for row in tokenizer(texts, add_special_tokens=False).input_ids]
 
+    conversations = [json.loads(line)["messages"] for line in lines]
+    openings = tokenizer.apply_chat_template(
+        [messages[:1] for messages in conversations], tokenize=False, add_generation_prompt=True
+    )
+    answers = ids([messages[-1]["content"] for messages in conversations])
     sequences = []
-    for line in lines:
-        messages = json.loads(line)["messages"]
-        opening = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
-        prompt = ids(opening)
+    for messages, prompt, answer in zip(conversations, ids(openings), answers, strict=True):
         if len(messages) == 4:
-            attempt = (*ids(messages[1]["content"]), tokenizer.eos_token_id)
+            attempt = (*ids([messages[1]["content"]])[0], tokenizer.eos_token_id)
             prompt = error_fix_prompt_ids(tokenizer, prompt, attempt, messages[2]["content"], eos_ids)
-        target = (*ids(messages[-1]["content"]), tokenizer.eos_token_id)
+        target = (*answer, tokenizer.eos_token_id)
         sequences.append(TrainSequence((*prompt, *target), len(prompt), 0.0, (), 1.0))
     return sequences
 

@@ -27,13 +27,17 @@ _PIECES = "|".join(
         r"\n```[a-z0-9]*(?:\n(?=[A-Z]))?",
         r"\n(?:  )+have h\d+ :",
         r"\n(?:  )+fun \(h\d+ :",
-        r" : Prop\)(?: \(h\d+ :)?",
+        r" \(α : Type\)",
+        r" : (?:(?:α|Nat) → )?(?:Prop|α|Nat)\)(?: \(h\d+ :)?",
+        r" ?∀ \([xyz] : (?:α|Nat)\),",
+        r" ?Exists \(fun [xyz] =>",
         r"\)* \(h\d+ :",
         r"\)+ :(?= )",
         r"\) =>",
         r" :=\n(?:  )+(?!have|fun)",
         r" ?[A-Z][A-Za-z]*\.[a-z]+",  # And.intro, Nat.succ
-        r"[A-Z][a-z]+(?: [a-z]{2,})*",  # a thinking phrase
+        r" ?[A-Z][a-z]+(?: [a-z]{2,})*",  # a phrase of the thinking or of Lean
+        r" ?(?!fun|have)[a-z]{2,}(?: [a-z]{2,})+",
         r" ?h\d+\.[a-z]+",
         r" ?h\d+",  # hypotheses
         r"\.[a-z]+",  # .left
