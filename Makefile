@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 .PHONY: demo test test-vllm check golden bench setup setup-vllm-cpu setup-gpu lean-check clean
 
-demo: setup  ## theorems → cold start → Dr. GRPO against a real Lean: up to 25 minutes on two cores
+demo: setup  ## theorems → cold start → Dr. GRPO against a real Lean: about 15 minutes on two cores
 	$(BIN)/python $(TINY)/prepare.py seed=$(SEED)
 	$(TORCHRUN) $(TINY)/cold_start.py run.seed=$(SEED)
 	$(TORCHRUN) $(TINY)/train.py run.seed=$(SEED) run.on_existing=replace
