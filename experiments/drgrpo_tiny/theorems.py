@@ -90,13 +90,11 @@ class Theorem:
         names = dict(zip(others, rng.sample(LETTERS, len(others)), strict=True))
         names |= dict(zip(functions, rng.sample(FUNCTIONS, len(functions)), strict=True))
         names |= dict(zip(BOUND, rng.sample(BOUND, len(BOUND)), strict=True))
-        return Theorem(
-            name=self.name,
-            family=self.family,
+        return replace(
+            self,
             sorts={names[symbol]: sort for symbol, sort in self.sorts.items()},
             hypotheses=tuple(formula.rename(names) for formula in self.hypotheses),
             goal=self.goal.rename(names),
-            difficulty=self.difficulty,
         )
 
 
