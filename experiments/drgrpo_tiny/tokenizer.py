@@ -15,6 +15,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from experiments.drgrpo_tiny.theorems import BOUND
+
 END_OF_TURN = "<|im_end|>"
 PADDING = "<|endoftext|>"
 _SPECIAL = [PADDING, "<|im_start|>", END_OF_TURN]
@@ -29,8 +31,8 @@ _PIECES = "|".join(
         r"\n(?:  )+fun \(h\d+ :",
         r" \(α : Type\)",
         r" : (?:(?:α|Nat) → )?(?:Prop|α|Nat)\)(?: \(h\d+ :)?",
-        r" ?∀ \([xyz] : (?:α|Nat)\),",
-        r" ?Exists \(fun [xyz] =>",
+        rf" ?∀ \([{BOUND}] : (?:α|Nat)\),",
+        rf" ?Exists \(fun [{BOUND}] =>",
         r"\)* \(h\d+ :",
         r"\)+ :(?= )",
         r"\) =>",
