@@ -205,7 +205,7 @@ def parse_arguments(schema: type[C], yaml_file: Path, argv: Sequence[str]) -> tu
     parser.add_argument("--config", type=Path, default=yaml_file, help="the YAML file to start from")
     parser.add_argument("--dry-run", action="store_true", help="validate and print, then exit")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     config = load_config(schema, arguments.config, arguments.overrides)
     check_every_key_is_read(schema, yaml_file.parent)
     if isinstance(config, Config):

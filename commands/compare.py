@@ -1,0 +1,54 @@
+"""prover-compare: two policies on an experiment's held-out problems, paired, at every k.
+
+    torchrun --nproc-per-node=2 -m commands.compare runs/drgrpo_tiny/seed_0/cold_start/policy \\
+        runs/drgrpo_tiny/seed_0/train/policies/step_00080 --config experiments/drgrpo_tiny/config.yaml \\
+        evaluate.samples=32 evaluate.error_fix=false
+
+More samples a problem than training's evaluation has make pass@8 exact: of eight samples it is a yes or a no.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from functools import partial
+
+from commands.dry_run import dry_run
+from commands.estimates import estimate, paired_difference
+from commands.evaluate import DEFAULT_CONFIG, outcomes_of
+from core.config import Config
+from core.evaluate import pass_rates
+from core.rewards import make_judge
+from core.run import Run, launch
+
+
+def compare(config: Config, run: Run, after: str) -> None:
+    """Print unbiased pass@k of `policy.path` and of `after`, k = 1, 2, 4, … up to `evaluate.samples`."""
+    judge = make_judge(config, run)
+    old = outcomes_of(config, run, judge)
+    new = outcomes_of(replace(config, policy=replace(config.policy, path=after)), run, judge)
+    # A censored sample leaves its problem with fewer: such a problem is in no pair.
+    samples = config.evaluate.samples
+    pairs = [(a, b) for a, b in zip(old, new, strict=True) if a.samples == b.samples == samples]
+    run.print(f"{len(pairs)} of {len(old)} problems with {samples} judged samples each (mean ± s.e.)")
+    for k in (2**power for power in range(samples.bit_length())):
+        rates = [pass_rates(outcomes, k, fixed=False) for outcomes in zip(*pairs, strict=True)]
+        difference, p = paired_difference(*rates)
+        means = " → ".join(str(estimate(one)) for one in rates)
+        run.print(
+            f"pass@{k:<3} {means}  {100 * difference.mean:+.1f} ± {100 * difference.error:.1f}  p = {p:.2g}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(usage="%(prog)s BEFORE AFTER [--config FILE] [key=value …]")
+    parser.add_argument("before", metavar="BEFORE", help="a policy's folder")
+    parser.add_argument("after", metavar="AFTER", help="another's, for the same problems")
+    arguments, sys.argv[1:] = parser.parse_known_args()
+    sys.argv.append(f"policy.path={arguments.before}")
+    launch(Config, DEFAULT_CONFIG, partial(compare, after=arguments.after), dry_run)
+
+
+if __name__ == "__main__":
+    main()
