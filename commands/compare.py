@@ -2,9 +2,10 @@
 
     torchrun --nproc-per-node=2 -m commands.compare runs/drgrpo_tiny/seed_0/cold_start/policy \\
         runs/drgrpo_tiny/seed_0/train/policies/step_00080 --config experiments/drgrpo_tiny/config.yaml \\
-        evaluate.samples=32 evaluate.error_fix=false
+        evaluate.samples=32
 
-More samples a problem than training's evaluation has make pass@8 exact: of eight samples it is a yes or a no.
+First attempts alone. More samples a problem than training's evaluation has make pass@8 more exact: of eight
+samples it is a yes or a no.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from core.run import Run, launch
 def compare(config: Config, run: Run, after: str) -> None:
     """Print unbiased pass@k of `policy.path` and of `after`, k = 1, 2, 4, … up to `evaluate.samples`."""
     judge = make_judge(config, run)
+    config = replace(config, evaluate=replace(config.evaluate, error_fix=False))
     old = outcomes_of(config, run, judge)
     new = outcomes_of(replace(config, policy=replace(config.policy, path=after)), run, judge)
     # A censored sample leaves its problem with fewer: such a problem is in no pair.
@@ -33,12 +35,10 @@ def compare(config: Config, run: Run, after: str) -> None:
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if a.samples == b.samples == samples]
     run.print(f"{len(pairs)} of {len(old)} problems with {samples} judged samples each (mean ± s.e.)")
     for k in (2**power for power in range(samples.bit_length())):
-        rates = [pass_rates(outcomes, k, fixed=False) for outcomes in zip(*pairs, strict=True)]
+        rates = [pass_rates([pair[side] for pair in pairs], k, fixed=False) for side in (0, 1)]
         difference, p = paired_difference(*rates)
         means = " → ".join(str(estimate(one)) for one in rates)
-        run.print(
-            f"pass@{k:<3} {means}  {100 * difference.mean:+.1f} ± {100 * difference.error:.1f}  p = {p:.2g}"
-        )
+        run.print(f"pass@{k:<3} {means}  {difference.signed()}  p = {p:.2g}")
 
 
 def main() -> None:

@@ -22,6 +22,10 @@ class Estimate:
     def __str__(self) -> str:
         return f"{100 * self.mean:.1f} ± {100 * self.error:.1f} %"
 
+    def signed(self) -> str:
+        """As a difference, in points."""
+        return f"{100 * self.mean:+.1f} ± {100 * self.error:.1f}"
+
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Mean and standard error of independent values, one a problem."""

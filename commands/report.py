@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from rich.table import Table
 
-from commands.estimates import Estimate, estimate, fix_against_again, paired_difference
+from commands.estimates import estimate, fix_against_again, paired_difference
 from commands.step_report import rollout_rows, step_line
 from core.evaluate import Outcome, evaluation_metrics, pass_rates
 from core.rewards import ScoredRollout
@@ -117,7 +117,7 @@ def before_after_table(before: Sequence[Outcome], after: Sequence[Outcome], samp
             shown = [name, str(estimate(old)), str(estimate(new))]
             if len(old) == len(new):
                 difference, p = paired_difference(old, new)
-                shown += [_signed(difference), f"{p:.2g}"]
+                shown += [difference.signed(), f"{p:.2g}"]
             table.add_row(*shown)
     malformed = [
         estimate([o.malformed / o.samples for o in outcomes if o.samples]) for outcomes in (before, after)
@@ -126,7 +126,7 @@ def before_after_table(before: Sequence[Outcome], after: Sequence[Outcome], samp
     if any(o.fix_tried for o in before):
         for which, name in ((0, "error-fix turn succeeds"), (1, "fresh second try succeeds")):
             table.add_row(name, *(str(fix_against_again(o)[which]) for o in (before, after)))
-        table.add_row("fix − second try", *(_signed(fix_against_again(o)[2]) for o in (before, after)))
+        table.add_row("fix − second try", *(fix_against_again(o)[2].signed() for o in (before, after)))
     return table
 
 
@@ -178,7 +178,3 @@ def measured_by_all(evaluations: Mapping[int, Sequence[Outcome]]) -> dict[int, l
     """Each evaluation's outcomes of the problems that all have measured, the first so many of the data."""
     count = min((len(outcomes) for outcomes in evaluations.values()), default=0)
     return {step: list(outcomes[:count]) for step, outcomes in evaluations.items()}
-
-
-def _signed(value: Estimate) -> str:
-    return f"{100 * value.mean:+.1f} ± {100 * value.error:.1f}"
