@@ -11,6 +11,8 @@ VLLM := $(shell sed -n 's/^SUPPORTED = "\(.*\)"/\1/p' core/rollout/vllm.py)
 # One thread a process: `make demo` runs a process a core.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Containers often set it; without bytecode every process compiles its imports anew (12 s of CPU, not 5).
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-vllm check golden bench setup setup-vllm-cpu setup-gpu lean-check clean
 
