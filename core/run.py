@@ -25,7 +25,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from core.config import RunConfig, parse_arguments, to_dict
 from core.errors import UserError
-from core.folder import Folder, redact
+from core.folder import Folder, redact, secret_variables
 from core.progress import progress
 from core.watch import StopSignal, Watch
 
@@ -267,7 +267,10 @@ class Run:
     def save_rows(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
         """Write flat rows as `rollouts/<name>.parquet`, on rank 0, without keys that got into them."""
         if self.rank == 0:
-            clean = [{k: redact(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows]
+            known = secret_variables()
+            clean = [
+                {k: redact(v, known) if isinstance(v, str) else v for k, v in row.items()} for row in rows
+            ]
             self.files.put(f"rollouts/{name}.parquet", pd.DataFrame(clean).to_parquet())
 
 
