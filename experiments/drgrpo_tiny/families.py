@@ -212,12 +212,12 @@ class Family:
 FAMILIES = {
     "conj": Family(conj, 1),
     "imp": Family(imp, 3, hypotheses=4, longest=110),
-    "disj": Family(disj, 2),
+    "disj": Family(disj, 1),
     "neg": Family(neg, 4),
     "iff": Family(iff, 1),
     "mix": Family(mix, 2),
     "eq": Family(eq, 1),
-    "all": Family(universal, 1, longest=135),
-    "ex": Family(exist, 1, longest=145),
-    "nat": Family(nat, 1, longest=125),
+    "all": Family(universal, 2, longest=155),
+    "ex": Family(exist, 2, longest=165),
+    "nat": Family(nat, 2, longest=145),
 }
