@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-vllm check golden bench setup setup-vllm-cpu setup-gpu lean-check clean
 
-demo: setup  ## theorems → cold start → Dr. GRPO against a real Lean: about 15 minutes on two cores
+demo: setup  ## theorems → cold start → Dr. GRPO against a real Lean: 10 to 15 minutes on two cores
 	$(BIN)/python $(TINY)/prepare.py seed=$(SEED)
 	$(TORCHRUN) $(TINY)/cold_start.py run.seed=$(SEED)
 	$(TORCHRUN) $(TINY)/train.py run.seed=$(SEED) run.on_existing=replace
