@@ -1,7 +1,7 @@
 """prover-compare: two policies on an experiment's held-out problems, paired, at every k.
 
     torchrun --nproc-per-node=2 -m commands.compare runs/drgrpo_tiny/seed_0/cold_start/policy \\
-        runs/drgrpo_tiny/seed_0/train/policies/step_00080 --config experiments/drgrpo_tiny/config.yaml \\
+        runs/drgrpo_tiny/seed_0/train/policies/step_00130 --config experiments/drgrpo_tiny/config.yaml \\
         evaluate.samples=32
 
 First attempts alone. More samples a problem than training's evaluation has make pass@8 more exact: of eight
