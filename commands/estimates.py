@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
-from core.evaluate import Outcome
+from core.evaluate import Outcome, pass_rate
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,24 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(float(array.mean()), float(error))
 
 
+def paired_rates(
+    before: Sequence[Outcome], after: Sequence[Outcome], k: int, *, fixed: bool
+) -> tuple[list[float], list[float]]:
+    """pass@k before and after of the problems, by name, that have one in both."""
+    later = {outcome.name: outcome for outcome in after}
+    couples = ((outcome, later[outcome.name]) for outcome in before if outcome.name in later)
+    rates = ((pass_rate(old, k, fixed=fixed), pass_rate(new, k, fixed=fixed)) for old, new in couples)
+    pairs = [(old, new) for old, new in rates if old is not None and new is not None]
+    return [old for old, _ in pairs], [new for _, new in pairs]
+
+
 def paired_difference(before: Sequence[float], after: Sequence[float]) -> tuple[Estimate, float]:
     """Mean of after − before over the same problems, and the two-sided p-value of its z-test."""
     difference = estimate([b - a for a, b in zip(before, after, strict=True)])
     if not difference.error:
         return difference, 1.0 if difference.mean == 0 else 0.0
     z = abs(difference.mean) / difference.error
-    return difference, 2.0 * (1.0 - NormalDist().cdf(z))
+    return difference, math.erfc(z / math.sqrt(2.0))
 
 
 def fix_against_again(outcomes: Sequence[Outcome]) -> tuple[Estimate, Estimate, Estimate]:

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from rich.table import Table
 
-from commands.estimates import estimate, fix_against_again, paired_difference
+from commands.estimates import estimate, fix_against_again, paired_difference, paired_rates
 from commands.step_report import rollout_rows, step_line
 from core.evaluate import Outcome, evaluation_metrics, pass_rates
 from core.rewards import ScoredRollout
@@ -105,7 +105,10 @@ class Report:
 
 
 def before_after_table(before: Sequence[Outcome], after: Sequence[Outcome], samples: int) -> Table:
-    """pass@1 and pass@samples before and after training, each before and after error fixing."""
+    """pass@1 and pass@samples before and after training, each before and after error fixing.
+
+    A row takes the problems that both evaluations have judged, and says how many if some were censored.
+    """
     table = Table(title=f"Held out: {len(before)} problems, {samples} samples each (mean ± s.e.)")
     for column in ("", "before training", "after training", "paired difference", "p"):
         table.add_column(column, justify="left" if not column else "right")
@@ -113,12 +116,11 @@ def before_after_table(before: Sequence[Outcome], after: Sequence[Outcome], samp
         for fixed, name in ((False, f"pass@{k}"), (True, f"pass@{k} after error fixing")):
             if fixed and not any(o.fix_tried for o in before):
                 continue
-            old, new = (pass_rates(outcomes, k, fixed=fixed) for outcomes in (before, after))
-            shown = [name, str(estimate(old)), str(estimate(new))]
-            if len(old) == len(new):
-                difference, p = paired_difference(old, new)
-                shown += [difference.signed(), f"{p:.2g}"]
-            table.add_row(*shown)
+            old, new = paired_rates(before, after, k, fixed=fixed)
+            difference, p = paired_difference(old, new)
+            if len(old) < len(before):
+                name += f", {len(old)} problems"
+            table.add_row(name, str(estimate(old)), str(estimate(new)), difference.signed(), f"{p:.2g}")
     malformed = [
         estimate([o.malformed / o.samples for o in outcomes if o.samples]) for outcomes in (before, after)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from core.config import Config
@@ -50,6 +50,8 @@ class Outcome:
     """Of those, proved by the error-fix turn."""
     again_proved: int
     """Of those, proved by a fresh second attempt at the same problem (the fix turn's rival)."""
+    fix_censored: int = 0
+    """Failed attempts whose error-fix turn or fresh second attempt got no verdict."""
 
     @property
     def fixed(self) -> int:
@@ -57,10 +59,20 @@ class Outcome:
         return self.proved + self.fix_proved
 
 
+def pass_rate(outcome: Outcome, k: int, *, fixed: bool) -> float | None:
+    """pass@k of one problem, before or after error fixing; None if it has fewer than k judged samples.
+
+    After error fixing it is None too if a fix got no verdict: that sample is not a failure, and to leave it
+    out would flatter the problem, since only failed attempts are fixed.
+    """
+    if outcome.samples < k or (fixed and outcome.fix_censored):
+        return None
+    return pass_at_k(outcome.samples, outcome.fixed if fixed else outcome.proved, k)
+
+
 def pass_rates(outcomes: Sequence[Outcome], k: int, *, fixed: bool) -> list[float]:
-    """pass@k of each problem that has at least k judged samples."""
-    counted = [o for o in outcomes if o.samples >= k]
-    return [pass_at_k(o.samples, o.fixed if fixed else o.proved, k) for o in counted]
+    """pass@k of each problem that has one."""
+    return [rate for outcome in outcomes if (rate := pass_rate(outcome, k, fixed=fixed)) is not None]
 
 
 def evaluate(
@@ -106,24 +118,26 @@ def evaluate(
                 fix = replace(request, prompt_ids=failed.prompt_ids, turn=1, seed_key=fix_key)
                 second += [fix, replace(request, seed_key=again_key)]
     retries = judged(second, "evaluate fixes") if second else []
-    outcomes = _outcomes(attempts, retries)
+    outcomes = count_outcomes(attempts, retries)
     by_name = {outcome.name: outcome for outcome in run.gather(outcomes)}
     return [by_name[problem.name] for problem in problems], attempts + retries
 
 
-def _outcomes(attempts: Sequence[ScoredRollout], retries: Sequence[ScoredRollout]) -> list[Outcome]:
-    """Count per problem; `retries` alternates error-fix turn and fresh second attempt."""
+def count_outcomes(attempts: Sequence[ScoredRollout], retries: Sequence[ScoredRollout]) -> list[Outcome]:
+    """Count per problem; `retries` alternates a failed attempt's error-fix turn and fresh second try."""
     counts: dict[str, Counter[str]] = {s.rollout.request.group: Counter() for s in attempts}
     for scored in attempts:
         if scored.reward is not None:
             count = counts[scored.rollout.request.group]
             count.update(samples=1, proved=scored.proved, malformed=not scored.format.passed)
     for fix, again in zip(retries[::2], retries[1::2], strict=True):
-        if fix.reward is not None and again.reward is not None:
-            count = counts[fix.rollout.request.group]
+        count = counts[fix.rollout.request.group]
+        if fix.reward is None or again.reward is None:
+            count.update(fix_censored=1)
+        else:
             count.update(fix_tried=1, fix_proved=fix.proved, again_proved=again.proved)
-    fields = ("samples", "proved", "malformed", "fix_tried", "fix_proved", "again_proved")
-    return [Outcome(name, **{f: count[f] for f in fields}) for name, count in counts.items()]
+    numbers = [field.name for field in fields(Outcome) if field.name != "name"]
+    return [Outcome(name, **{n: count[n] for n in numbers}) for name, count in counts.items()]
 
 
 def evaluation_metrics(outcomes: Sequence[Outcome], samples: int) -> dict[str, float]:
@@ -134,7 +148,7 @@ def evaluation_metrics(outcomes: Sequence[Outcome], samples: int) -> dict[str, f
         "evaluate/pass@1": mean(pass_rates(outcomes, 1, fixed=False)),
         f"evaluate/pass@{samples}": mean(pass_rates(outcomes, samples, fixed=False)),
         "evaluate/format_errors": sum(o.malformed for o in outcomes) / max(judged, 1),
-        "evaluate/censored": float(len(outcomes) * samples - judged),
+        "evaluate/censored": float(len(outcomes) * samples - judged + sum(o.fix_censored for o in outcomes)),
     }
     if tried:
         metrics |= {

@@ -6,7 +6,12 @@ from itertools import combinations
 
 import pytest
 
-from core.evaluate import Outcome, evaluation_metrics, pass_at_k, pass_rates
+from core.evaluate import Outcome, count_outcomes, evaluation_metrics, pass_at_k, pass_rates
+from core.format_checks import FormatReport
+from core.lean.verdict import LeanResult, Verdict
+from core.problems import Problem
+from core.rewards import ScoredRollout, reward
+from core.rollout import Rollout, RolloutRequest
 
 
 @pytest.mark.parametrize("samples", range(1, 7))
@@ -45,3 +50,29 @@ def test_rates_leave_out_what_was_not_judged() -> None:
     assert metrics["evaluate/pass@1"] == 0.125
     assert metrics["evaluate/censored"] == 6
     assert metrics["evaluate/fix/success"] == pytest.approx(2 / 3)
+
+
+def _scored(problem: Problem, turn: int, verdict: Verdict) -> ScoredRollout:
+    rollout = Rollout(RolloutRequest(problem, (1,), "g", turn, ("k",)), (2,), (0.0,), "stop", "text")
+    report, result = FormatReport((), "code", 1, (), ""), LeanResult("k", verdict, (), None, 0.1)
+    return ScoredRollout(rollout, report, result, reward(report, result))
+
+
+def test_a_fix_without_a_verdict_is_not_a_failed_one(problem: Problem) -> None:
+    """Four attempts: one proved, three failed; of their fixes one is proved, one failed, one unknown."""
+    proved, failed, unknown = Verdict.PROVED, Verdict.FAILED, Verdict.UNKNOWN
+    attempts = [_scored(problem, 0, verdict) for verdict in (proved, failed, failed, failed)]
+    retries = [
+        _scored(problem, turn, verdict)
+        for fix, again in ((proved, failed), (failed, proved), (unknown, proved))
+        for turn, verdict in ((1, fix), (0, again))
+    ]
+    (outcome,) = count_outcomes(attempts, retries)
+    assert outcome == Outcome("g", 4, 1, 0, fix_tried=2, fix_proved=1, again_proved=1, fix_censored=1)
+    whole = _outcome("h", samples=4, proved=2, fix_tried=2, fix_proved=1)
+    assert pass_rates([outcome, whole], 1, fixed=False) == [0.25, 0.5]
+    assert pass_rates([outcome, whole], 1, fixed=True) == [0.75]  # what the first one has is not known
+    metrics = evaluation_metrics([outcome, whole], 4)
+    assert metrics["evaluate/censored"] == 1
+    assert metrics["evaluate/fix/success"] == 0.5
+    assert metrics["evaluate/fixed/pass@1"] == 0.75
