@@ -14,6 +14,7 @@ import argparse
 import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from commands.dry_run import dry_run
 from commands.estimates import estimate, paired_difference
@@ -41,12 +42,20 @@ def compare(config: Config, run: Run, after: str) -> None:
         run.print(f"pass@{k:<3} {means}  {difference.signed()}  p = {p:.2g}")
 
 
+def _policy(argument: str) -> str:
+    """An override where a policy should stand means that a policy is missing."""
+    if "=" in argument and not Path(argument).exists():
+        raise argparse.ArgumentTypeError(f"{argument} is an override; first come two policies' folders")
+    return argument
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(usage="%(prog)s BEFORE AFTER [--config FILE] [key=value …]")
-    parser.add_argument("before", metavar="BEFORE", help="a policy's folder")
-    parser.add_argument("after", metavar="AFTER", help="another's, for the same problems")
-    arguments, sys.argv[1:] = parser.parse_known_args()
-    sys.argv.append(f"policy.path={arguments.before}")
+    parser.add_argument("before", metavar="BEFORE", type=_policy, help="a policy's folder")
+    parser.add_argument("after", metavar="AFTER", type=_policy, help="another's, for the same problems")
+    parser.add_argument("--config", default=str(DEFAULT_CONFIG), help="the YAML file to start from")
+    arguments, overrides = parser.parse_known_args()
+    sys.argv[1:] = ["--config", arguments.config, *overrides, f"policy.path={arguments.before}"]
     launch(Config, DEFAULT_CONFIG, partial(compare, after=arguments.after), dry_run)
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden"
 
@@ -46,3 +48,15 @@ def test_two_policies_are_compared_on_the_same_random_streams(tmp_path: Path) ->
     alone = next(line for line in _evaluate(folder, *few).splitlines() if line.startswith("evaluate/pass@1 "))
     assert f"{100 * float(alone.split()[1]):.1f}" == table["pass@1"].split()[1]
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["runs/a", "--config", "runs/a.yaml"], ["runs/a", "run.seed=1"], ["--config", "c", "runs/a"]],
+)
+def test_compare_says_which_policy_is_missing(arguments: list[str]) -> None:
+    """It used to take an option's value or an override for the second policy."""
+    command = [sys.executable, "-m", "commands.compare", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert "AFTER" in done.stderr.splitlines()[-1], done.stderr
