@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -76,9 +77,13 @@ def result(verifier: LocalLean, code: str, problem: Problem = SWAP) -> LeanResul
 
 
 def descendants() -> list[psutil.Process]:
-    """Of this process, but for the servers that multiprocessing keeps for other tests."""
-    children = psutil.Process().children(recursive=True)
-    return [p for p in children if not any("multiprocessing" in word for word in p.cmdline())]
+    """The living ones of this process, but for the servers that multiprocessing keeps for other tests."""
+    living = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a zombie, or one that ended since the list was made
+            if not any("multiprocessing" in word for word in child.cmdline()):
+                living.append(child)
+    return living
 
 
 def wrapped(folder: Path, lean: Path, body: str) -> Path:
@@ -275,7 +280,7 @@ def test_hostile_texts_through_the_verifier_change_nothing_outside(toolchain, fr
     server.close()
     assert found == [Verdict.FAILED] * 5 + [Verdict.PROVED]
     verifier.close()
-    assert [p for p in descendants() if p.status() != psutil.STATUS_ZOMBIE] == []
+    assert descendants() == []
 
 
 # --- set-up -------------------------------------------------------------------------------------
