@@ -62,8 +62,8 @@ class Outcome:
 def pass_rate(outcome: Outcome, k: int, *, fixed: bool) -> float | None:
     """pass@k of one problem, before or after error fixing; None if it has fewer than k judged samples.
 
-    After error fixing it is None too if a fix got no verdict: that sample is not a failure, and to leave it
-    out would flatter the problem, since only failed attempts are fixed.
+    After error fixing it is None too if a fix or its rival got no verdict: that sample is not a failure, and
+    to leave it out would flatter the problem, since only failed attempts are fixed.
     """
     if outcome.samples < k or (fixed and outcome.fix_censored):
         return None
